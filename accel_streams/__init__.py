@@ -1,0 +1,1 @@
+"""Correct stream ordering for DeepSpeed's ZeRO on every accelerator."""

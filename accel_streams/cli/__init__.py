@@ -1,0 +1,7 @@
+"""The ``accel-streams`` command."""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Run the command."""

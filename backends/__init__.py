@@ -1,0 +1,1 @@
+"""One small adapter for each device; found by name through entry points."""
