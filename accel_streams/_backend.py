@@ -135,7 +135,7 @@ class Backend(Protocol):
         """Return the identity of ``stream``."""
 
     def keep_alive(self, tensor: torch.Tensor, stream: Stream) -> None:
-        """Keep the memory of ``tensor`` from reuse until the work now on ``stream`` has finished."""
+        """Keep the memory of ``tensor`` until the work now on ``stream`` has finished."""
 
     def accelerator(self) -> DeepSpeedAccelerator:
         """Return a new DeepSpeed accelerator object that runs on this backend."""

@@ -24,22 +24,13 @@ autoload_ran = False
 
 
 def autoload() -> None:
-    """Do what torch's entry point is for; never raise, or ``import torch`` would fail.
-
-    A failure is logged. Whoever has asked for this package in ``DS_ACCELERATOR`` gets an error from
-    DeepSpeed, which then doesn't know the name: nobody ends up on another accelerator unawares.
-    """
+    """Do what torch's entry point is for; never raise, or ``import torch`` would fail."""
     global autoload_ran
     autoload_ran = True
     try:
         watch_for_deepspeed()
     except Exception:
-        import logging
-
-        logging.getLogger("accel_streams").warning(
-            "accel_streams could not hook DeepSpeed and is inactive in this process.",
-            exc_info=True,
-        )
+        _log_failure()
 
 
 def watch_for_deepspeed() -> None:
@@ -73,8 +64,11 @@ class _DeepSpeedWatch:
         """Register the post-import hook, once."""
         if not self._hooked:
             self._hooked = True
-            from wrapt import register_post_import_hook
-
+            try:
+                from wrapt import register_post_import_hook
+            except Exception:
+                _log_failure()
+                return
             register_post_import_hook(self._imported, _TARGET)
 
     def _imported(self, module: ModuleType) -> None:
@@ -90,3 +84,16 @@ class _DeepSpeedWatch:
             # a second attempt must not slip through to another accelerator.
             self._hooked = False
             raise
+
+
+def _log_failure() -> None:
+    """Say that this package is inactive, without raising into an import that isn't ours.
+
+    Whoever has asked for it in ``DS_ACCELERATOR`` gets an error from DeepSpeed, which then doesn't
+    know the name: nobody ends up on another accelerator unawares.
+    """
+    import logging
+
+    logging.getLogger("accel_streams").warning(
+        "accel_streams can't hook DeepSpeed and is inactive in this process.", exc_info=True
+    )

@@ -34,13 +34,21 @@ class BackendError(AccelStreamsError):
     """A backend was asked for and can't be given.
 
     ``name`` is the backend's name as registered, empty when none was named; ``distributions`` the
-    distributions that register it, each as ``name version``.
+    distributions that register it, each as ``name version``; ``reason`` one line of why.
     """
 
-    def __init__(self, message: str, *, name: str = "", distributions: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        name: str = "",
+        distributions: Sequence[str] = (),
+        reason: str = "",
+    ) -> None:
         super().__init__(message)
         self.name = name
         self.distributions = tuple(distributions)
+        self.reason = reason
 
 
 class UnknownBackendError(BackendError):
@@ -52,25 +60,14 @@ class UnknownBackendError(BackendError):
 
 
 class UnavailableBackendError(BackendError):
-    """The backend is in order, and not usable on this machine; ``reason`` is its own word for why.
+    """The backend is in order, and not usable on this machine.
 
     Without a ``name``: no backend was named, and none could be chosen.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        name: str = "",
-        distributions: Sequence[str] = (),
-        reason: str = "",
-    ) -> None:
-        super().__init__(message, name=name, distributions=distributions)
-        self.reason = reason
-
 
 class BrokenBackendError(BackendError):
-    """Loading or probing the backend raised; the cause is chained."""
+    """Loading or probing the backend failed; what it raised is chained as the cause."""
 
 
 class IncompatibleBackendError(BackendError):
@@ -82,9 +79,10 @@ class IncompatibleBackendError(BackendError):
         *,
         name: str = "",
         distributions: Sequence[str] = (),
+        reason: str = "",
         api_version: object = None,
     ) -> None:
-        super().__init__(message, name=name, distributions=distributions)
+        super().__init__(message, name=name, distributions=distributions, reason=reason)
         self.api_version = api_version
 
 
@@ -132,7 +130,7 @@ class FakeDeviceError(AccelStreamsError):
 
 
 class BuildError(FakeDeviceError):
-    """The simulated device's extension couldn't be built or loaded; ``log`` is the build's output."""
+    """The fake device's extension couldn't be built or loaded; ``log`` is the build's output."""
 
     def __init__(self, message: str, *, log: str = "") -> None:
         super().__init__(message)
@@ -140,7 +138,7 @@ class BuildError(FakeDeviceError):
 
 
 class TraceFormatError(AccelStreamsError, ValueError):
-    """A file isn't a trace that can be read; ``path`` and ``line`` (from 1; 0: the file) say where."""
+    """A file isn't a readable trace; ``path`` and ``line`` (from 1; 0: the whole) say where."""
 
     def __init__(self, message: str, *, path: str = "", line: int = 0) -> None:
         super().__init__(message)

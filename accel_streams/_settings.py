@@ -83,7 +83,7 @@ def ds_accelerator() -> AcceleratorRequest | None:
 
 
 def zero_mode() -> ZeroMode:
-    """Return how ZeRO's gradient buckets are ordered (``ACCEL_STREAMS_ZERO``, default ``track``)."""
+    """Return how ZeRO's buckets are ordered (``ACCEL_STREAMS_ZERO``, default ``track``)."""
     return cast(ZeroMode, _choice("ACCEL_STREAMS_ZERO", ZERO_MODES, "track"))
 
 

@@ -1,0 +1,425 @@
+"""Find the backends that are installed, and choose one.
+
+Discovery is a pure function over entry points and imports nothing. ``examine`` imports a backend's
+module, which by contract imports neither torch nor a vendor's package; ``probe`` asks the backend
+whether it is usable, which may import anything. One broken backend never takes down the others: it
+is listed with its reason, and raised only when somebody names it.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import EntryPoint, entry_points
+from typing import Literal, cast
+
+from accel_streams import _settings
+from accel_streams._backend import API_VERSION, Backend
+from accel_streams._errors import (
+    BackendConflictError,
+    BackendError,
+    BackendWarning,
+    BrokenBackendError,
+    IncompatibleBackendError,
+    SettingError,
+    UnavailableBackendError,
+    UnknownBackendError,
+)
+
+__all__ = [
+    "GROUP",
+    "BackendInfo",
+    "State",
+    "choose",
+    "discover",
+    "examine",
+    "find",
+    "installed_entry_points",
+    "load",
+    "normalise",
+    "probe",
+    "registered",
+]
+
+GROUP = "accel_streams.backends"
+"""The entry-point group in which backends register."""
+
+State = Literal["registered", "usable", "unavailable", "broken", "incompatible", "conflict"]
+"""``registered`` is all that is known of a backend as long as it has not been probed."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+# A simulated device must never be what somebody trains on without having asked for it.
+_NEVER_BY_ITSELF = frozenset({"cpu_fake"})
+
+# What a backend must have besides api_version, in the order of the protocol.
+_MEMBERS = (
+    "name",
+    "device_type",
+    "capabilities",
+    "description",
+    "url",
+    "probe",
+    "current_stream",
+    "default_stream",
+    "new_stream",
+    "use_stream",
+    "new_event",
+    "record",
+    "wait",
+    "query",
+    "synchronize",
+    "stream_id",
+    "keep_alive",
+    "accelerator",
+)
+
+# What importing or asking a backend may end in. SystemExit, because a module written as a script
+# must not end the program that merely lists it.
+_ANY_FAILURE = (Exception, SystemExit)
+
+_STATES: dict[type[BackendError], State] = {
+    UnavailableBackendError: "unavailable",
+    IncompatibleBackendError: "incompatible",
+    BrokenBackendError: "broken",
+}
+
+# The entry points whose failure has been warned about in this process.
+_warned: set[tuple[str, str]] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class BackendInfo:
+    """One registration of a backend and what is known of it.
+
+    ``distribution`` and ``version`` say who registers it, ``value`` is the entry point's
+    ``module:class``. ``reason`` is one line of why the state is what it is, None when all is well.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    value: str
+    state: State = "registered"
+    reason: str | None = None
+    entry_point: EntryPoint | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def origin(self) -> str:
+        """The distribution and its version, for messages."""
+        return f"{self.distribution} {self.version}".strip()
+
+    def to_json(self) -> dict[str, str | None]:
+        """Return the entry of ``accel-streams list --json`` for this backend."""
+        return {
+            "name": self.name,
+            "distribution": self.distribution,
+            "version": self.version,
+            "value": self.value,
+            "state": self.state,
+            "reason": self.reason,
+        }
+
+
+def normalise(name: str) -> str:
+    """Return ``name`` as backends are registered: ``-`` and ``_`` are the same."""
+    return name.strip().replace("-", "_")
+
+
+def installed_entry_points() -> list[EntryPoint]:
+    """Return the entry points of every installed distribution in the group of the backends."""
+    return list(entry_points(group=GROUP))
+
+
+def discover(
+    candidates: Iterable[EntryPoint], plugins: Collection[str] | None = None
+) -> list[BackendInfo]:
+    """List the backends among ``candidates`` by name, without importing any.
+
+    ``plugins`` holds the names that may be used, None for all. A name that several registrations
+    claim is listed once for each, in state ``conflict``. Raise SettingError when ``plugins`` holds
+    a name that nobody registers.
+    """
+    infos = sorted({_describe(candidate) for candidate in candidates}, key=_sort_key)
+    if plugins is not None:
+        _check_plugins(plugins, [info.name for info in infos])
+        infos = [info for info in infos if info.name in plugins]
+    claims = Counter(info.name for info in infos)
+    return [
+        _in_conflict(info, [other for other in infos if other.name == info.name])
+        if claims[info.name] > 1
+        else info
+        for info in infos
+    ]
+
+
+def registered() -> list[BackendInfo]:
+    """List the installed backends that ``ACCEL_STREAMS_PLUGINS`` leaves, without importing any."""
+    return discover(installed_entry_points(), _settings.plugins())
+
+
+def find(name: str, infos: Sequence[BackendInfo]) -> BackendInfo:
+    """Return the one backend called ``name``.
+
+    Raise UnknownBackendError when there is none, and BackendConflictError when there are several.
+    """
+    wanted = normalise(name)
+    matches = [info for info in infos if info.name == wanted]
+    if not matches:
+        raise _unknown(wanted, [info.name for info in infos])
+    if matches[0].state == "conflict":
+        raise BackendConflictError(
+            f"The backend {wanted!r} {matches[0].reason}.",
+            name=wanted,
+            distributions=[info.origin for info in matches],
+        )
+    return matches[0]
+
+
+def load(name: str, infos: Sequence[BackendInfo] | None = None) -> Backend:
+    """Return an instance of the backend called ``name``, whether or not it is usable here.
+
+    ``infos`` defaults to the installed ones. Raise a BackendError when there is no such backend,
+    or when it is broken, incompatible or in conflict.
+    """
+    return _instantiate(find(name, registered() if infos is None else infos))
+
+
+def examine(info: BackendInfo) -> BackendInfo:
+    """Return ``info`` after importing the backend's module and looking at the class."""
+    return _outcome(info, _instantiate)[0]
+
+
+def probe(info: BackendInfo) -> BackendInfo:
+    """Return ``info`` after asking the backend whether it is usable here."""
+    return _outcome(info, _usable)[0]
+
+
+def choose(requested: str | None = None, infos: Sequence[BackendInfo] | None = None) -> Backend:
+    """Return the usable backend called ``requested``, or (None) the one for this machine.
+
+    That one is the backend of the device that torch reports, else the only usable one. The
+    simulated device is never chosen by itself. Raise a BackendError when there is nothing to
+    choose, or too much: never settle for another device than the one asked for.
+    """
+    if infos is None:
+        infos = registered()
+    if requested is not None:
+        return _usable(find(requested, infos))
+    probed = [_outcome(info, _usable) for info in infos if info.name not in _NEVER_BY_ITSELF]
+    candidates = [info for info, _ in probed]
+    for info in candidates:
+        _warn_once(info)
+    usable = [backend for _, backend in probed if backend is not None]
+    reported = _reported_device_type()
+    matching = [backend for backend in usable if backend.device_type == reported] or usable
+    if len(matching) == 1:
+        return matching[0]
+    raise _no_choice(infos, candidates, reported, [backend.name for backend in matching])
+
+
+def _describe(entry_point: EntryPoint) -> BackendInfo:
+    distribution = entry_point.dist
+    name = normalise(entry_point.name)
+    info = BackendInfo(
+        name=name,
+        distribution=distribution.name if distribution is not None else "",
+        version=distribution.version if distribution is not None else "",
+        value=entry_point.value,
+        entry_point=entry_point,
+    )
+    if _NAME.fullmatch(name):
+        return info
+    return replace(
+        info,
+        state="broken",
+        reason=f"{entry_point.name!r} is not a name for a backend: "
+        "expected a lower-case letter, then lower-case letters, digits and underscores",
+    )
+
+
+def _sort_key(info: BackendInfo) -> tuple[str, str, str, str]:
+    return (info.name, info.distribution, info.version, info.value)
+
+
+def _check_plugins(plugins: Collection[str], known: Sequence[str]) -> None:
+    for name in plugins:
+        if name not in known:
+            raise SettingError(
+                f"ACCEL_STREAMS_PLUGINS names {name!r}, which no installed distribution registers. "
+                f"Expected: {', '.join(sorted(set(known))) or 'nothing, as nothing is registered'}."
+                " Correct the name, or install what registers it.",
+                variable="ACCEL_STREAMS_PLUGINS",
+                value=name,
+                allowed=sorted(set(known)),
+            )
+
+
+def _in_conflict(info: BackendInfo, claimants: Sequence[BackendInfo]) -> BackendInfo:
+    names = " and ".join(f"{claimant.origin} ({claimant.value})" for claimant in claimants)
+    return replace(
+        info,
+        state="conflict",
+        reason=f"is registered by {names}; uninstall all but one",
+    )
+
+
+def _instantiate(info: BackendInfo) -> Backend:
+    """Return an instance of a backend that keeps the contract, or raise a BackendError."""
+    if info.entry_point is None or info.state == "broken":
+        raise _broken(info, info.reason or "its entry point is missing")
+    try:
+        backend = info.entry_point.load()()
+        api_version = getattr(backend, "api_version", None)
+        missing = [member for member in _MEMBERS if not hasattr(backend, member)]
+    except _ANY_FAILURE as exc:
+        raise _broken(info, f"loading it raised {_summary(exc)}") from exc
+    if api_version != API_VERSION:
+        reason = _mismatch(api_version)
+        raise IncompatibleBackendError(
+            f"The backend {info.name!r} of {info.origin} {reason}.",
+            name=info.name,
+            distributions=[info.origin],
+            reason=reason,
+            api_version=api_version,
+        )
+    if missing:
+        raise _broken(info, f"{info.value} lacks {', '.join(missing)} of the Backend protocol")
+    return cast(Backend, backend)
+
+
+def _usable(info: BackendInfo) -> Backend:
+    """Return an instance of a backend that says it is usable here, or raise a BackendError."""
+    backend = _instantiate(info)
+    try:
+        answer = backend.probe()
+    except _ANY_FAILURE as exc:
+        raise _broken(info, f"probing it raised {_summary(exc)}") from exc
+    if answer is not None:
+        reason = _one_line(answer) or "it gives no reason"
+        raise UnavailableBackendError(
+            f"The backend {info.name!r} of {info.origin} is not usable here: {reason}. "
+            "`accel-streams doctor` shows the state of every backend.",
+            name=info.name,
+            distributions=[info.origin],
+            reason=reason,
+        )
+    return backend
+
+
+def _outcome(
+    info: BackendInfo, attempt: Callable[[BackendInfo], Backend]
+) -> tuple[BackendInfo, Backend | None]:
+    """Return what ``attempt`` gives, its failure turned into a state and one line of reason."""
+    if info.state == "conflict":
+        return info, None
+    try:
+        backend = attempt(info)
+    except BackendError as exc:
+        return replace(info, state=_STATES[type(exc)], reason=exc.reason), None
+    return (replace(info, state="usable") if attempt is _usable else info), backend
+
+
+def _warn_once(info: BackendInfo) -> None:
+    """Warn about a backend that nobody has named and that can't be loaded."""
+    key = (info.origin, info.value)
+    if info.state not in ("broken", "incompatible", "conflict") or key in _warned:
+        return
+    _warned.add(key)
+    warnings.warn(
+        f"The backend {info.name!r} of {info.origin} is left out, {info.state}: {info.reason}. "
+        f"Report it to its authors, or hide it with ACCEL_STREAMS_PLUGINS.",
+        BackendWarning,
+        stacklevel=3,
+    )
+
+
+def _reported_device_type() -> str | None:
+    """Return the type of the accelerator that torch reports, None when it reports none."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    if hasattr(torch, "accelerator"):  # From torch 2.6 on.
+        device = torch.accelerator.current_accelerator()
+        return None if device is None else device.type
+    return "cuda" if torch.cuda.is_available() else None
+
+
+def _unknown(name: str, known: Sequence[str]) -> UnknownBackendError:
+    import difflib  # Only here: `accel-streams list` would pay for it each time.
+
+    names = sorted(set(known))
+    near = difflib.get_close_matches(name, names, n=1)
+    guess = f" Did you mean {near[0]!r}?" if near else ""
+    hidden = ""
+    if name in {normalise(point.name) for point in installed_entry_points()}:
+        hidden = " It is installed, but ACCEL_STREAMS_PLUGINS leaves it out."
+    return UnknownBackendError(
+        f"There is no backend called {name!r}.{hidden} "
+        f"Registered: {', '.join(names) or 'none'}.{guess} "
+        "Correct the name, or install the distribution that registers it.",
+        name=name,
+        known=names,
+    )
+
+
+def _no_choice(
+    infos: Sequence[BackendInfo],
+    candidates: Sequence[BackendInfo],
+    reported: str | None,
+    matching: Sequence[str],
+) -> UnavailableBackendError:
+    lines = [
+        f"  {info.name}: {info.state}" + (f", {info.reason}" if info.reason else "")
+        for info in candidates
+    ]
+    lines += [
+        f"  {info.name}: simulated, never chosen by itself"
+        for info in infos
+        if info.name in _NEVER_BY_ITSELF
+    ]
+    device = f"torch reports the device {reported!r}" if reported else "torch reports no device"
+    problem = (
+        f"and several backends are usable: {', '.join(matching)}"
+        if matching
+        else "and no backend is usable"
+    )
+    return UnavailableBackendError(
+        f"No backend can be chosen: {device}, {problem}.\n"
+        + "\n".join(lines or ["  (none is registered)"])
+        + "\nName one, as in DS_ACCELERATOR=accel_streams:cuda or accel_streams.install('cuda')."
+    )
+
+
+def _broken(info: BackendInfo, reason: str) -> BrokenBackendError:
+    return BrokenBackendError(
+        f"The backend {info.name!r} of {info.origin} is broken: {reason}. "
+        "Reinstall it, or report this to its authors.",
+        name=info.name,
+        distributions=[info.origin],
+        reason=reason,
+    )
+
+
+def _mismatch(api_version: object) -> str:
+    if api_version is None:
+        return f"has no api_version; this accel_streams supports {API_VERSION}"
+    newer = isinstance(api_version, int) and api_version > API_VERSION
+    remedy = "upgrade accel_streams" if newer else "upgrade the backend"
+    return (
+        f"was written for version {api_version!r} of the Backend protocol; "
+        f"this accel_streams supports {API_VERSION}: {remedy}"
+    )
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def _summary(exc: BaseException) -> str:
+    text = _one_line(exc)
+    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
