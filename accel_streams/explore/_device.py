@@ -1,0 +1,127 @@
+"""The devices a script can be explored on: what the processes that run it need from each."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from ._plan import Schedule
+
+__all__ = ["Device", "DeviceReport", "FakeDevice", "PlainDevice", "device_named"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReport:
+    """Hold what the device knows about the run that just ended."""
+
+    operations: int = 0
+    synchronizing_ops: dict[str, int] = field(default_factory=dict)
+    races: list[dict[str, Any]] = field(default_factory=list)
+    trace: Path | None = None
+
+
+class Device(Protocol):
+    """Prepare a device, and watch it during one run. Constructing one imports nothing heavy."""
+
+    name: str
+    environment: Mapping[str, str]
+    """Variables for the processes, set before torch is imported."""
+
+    def prepare(self) -> None:
+        """Do what is done once a process, before forks; must start no thread."""
+
+    def begin(self, schedule: Schedule, *, check: bool, keep_records: int) -> None:
+        """Set the schedule and start to watch; called in the process that runs the script."""
+
+    def finish(self, trace: Path) -> DeviceReport:
+        """Wait for all queued work and report; save kept records, if any, as `trace`."""
+
+
+class FakeDevice:
+    """The simulated device, watched by the happens-before analysis."""
+
+    name = "cpu_fake"
+    environment: Mapping[str, str] = {"DS_ACCELERATOR": "accel_streams:cpu_fake"}
+
+    def __init__(self) -> None:
+        self._analyser: Any = None
+        self._kept: list[tuple[Any, ...]] = []
+        self._keep = 0
+
+    def prepare(self) -> None:
+        """Build or load the extension and register the device."""
+        from accel_streams import fake
+
+        fake.enable()
+
+    def begin(self, schedule: Schedule, *, check: bool, keep_records: int) -> None:
+        """Set the schedule and start the trace; its records go to the analysis as they come."""
+        from accel_streams import fake
+
+        fake.set_schedule(schedule.name, schedule.seed)
+        fake.reset_counters()
+        self._keep = keep_records
+        if check:
+            from accel_streams.races import Analyser
+
+            self._analyser = Analyser(device_type="fake")
+        if check or keep_records:
+            fake.start_trace(sink=self._receive)
+
+    def _receive(self, records: list[tuple[Any, ...]]) -> None:
+        if self._analyser is not None:
+            self._analyser.feed(records)
+        room = self._keep - len(self._kept)
+        if room > 0:
+            self._kept.extend(records[:room])
+
+    def finish(self, trace: Path) -> DeviceReport:
+        """Wait for all queued work, end the trace and analyse what it held."""
+        import torch
+
+        from accel_streams import fake
+
+        operations = int(fake.operations())
+        synchronizing_ops = dict(fake.synchronizing_ops())
+        for index in range(torch.fake.device_count()):  # type: ignore[attr-defined]
+            torch.fake.synchronize(index)  # type: ignore[attr-defined]
+        races: list[dict[str, Any]] = []
+        names = fake.stream_names()
+        if self._analyser is not None or self._keep:
+            self._receive(fake.stop_trace())
+        if self._analyser is not None:
+            races = [race.to_json() for race in self._analyser.races(names)]
+        saved = None
+        if self._kept:
+            from accel_streams.races import save_trace
+
+            save_trace(trace, self._kept, {"device_type": "fake", "streams": names})
+            saved = trace
+        return DeviceReport(operations, synchronizing_ops, races, saved)
+
+
+class PlainDevice:
+    """The CPU itself: no schedules and no analysis; what the machinery is tested with."""
+
+    name = "cpu"
+    environment: Mapping[str, str] = {"DS_ACCELERATOR": "cpu"}
+
+    def prepare(self) -> None:
+        """Do nothing."""
+
+    def begin(self, schedule: Schedule, *, check: bool, keep_records: int) -> None:
+        """Do nothing: the CPU has one schedule."""
+
+    def finish(self, trace: Path) -> DeviceReport:
+        """Report nothing: the work was done when each call returned."""
+        return DeviceReport()
+
+
+def device_named(path: str) -> Device:
+    """Construct the device class at ``module:attribute``."""
+    module, _, attribute = path.partition(":")
+    device: Device = getattr(importlib.import_module(module), attribute)()
+    return device

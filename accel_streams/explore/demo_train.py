@@ -1,0 +1,161 @@
+"""Train a small GPT on the Python standard library's sources with DeepSpeed, ZeRO stage 2.
+
+An ordinary training script: it imports torch and DeepSpeed, and nothing in it knows about
+accel_streams. The training step runs under a stream of the script's own, as scripts do that
+prefetch data or capture graphs, which is enough for DeepSpeed's gradient hooks to run on two
+streams. `accel-streams demo` runs it; by itself it runs under any DeepSpeed launcher.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sysconfig
+from contextlib import nullcontext
+from pathlib import Path
+
+import deepspeed
+import torch
+from deepspeed.accelerator import get_accelerator
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+VOCABULARY = 256  # the tokens are bytes
+TEXT_BYTES = 1 << 20
+
+
+class Attention(nn.Module):
+    """Attend causally: (batch, sequence, width) to the same shape."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.queries_keys_values = nn.Linear(width, 3 * width)
+        self.output = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the attention's output."""
+        batch, sequence, width = x.shape
+        split = self.queries_keys_values(x).view(batch, sequence, 3, self.heads, -1)
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.output(mixed.transpose(1, 2).reshape(batch, sequence, width))
+
+
+class Block(nn.Module):
+    """Apply attention and an MLP, each after a layer norm and with a residual connection."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm_attention = nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.norm_mlp = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the block's output, of the shape of `x`."""
+        x = x + self.attention(self.norm_attention(x))
+        return x + self.mlp(self.norm_mlp(x))
+
+
+class GPT(nn.Module):
+    """Predict the next token: (batch, sequence) of token ids to a scalar loss."""
+
+    def __init__(self, layers: int, width: int, heads: int, sequence: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, width)
+        self.positions = nn.Embedding(sequence, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, VOCABULARY, bias=False)
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy of predicting `targets` from `inputs`."""
+        x = self.tokens(inputs) + self.positions.weight[: inputs.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(self.norm(x)).float()
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def read_text() -> Tensor:
+    """Return the first bytes of the standard library's sources, in order of the file names."""
+    text = bytearray()
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        text += path.read_bytes()
+        if len(text) >= TEXT_BYTES:
+            break
+    return torch.frombuffer(text[:TEXT_BYTES], dtype=torch.uint8).long()
+
+
+def main() -> None:
+    """Train as the command line says, and print the losses of rank 0."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--sequence", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--flushes", type=int, default=12, help="at least so many a backward")
+    parser.add_argument("--single-stream", action="store_true", help="use the default stream only")
+    parser.add_argument("--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", "0")))
+    options = parser.parse_args()
+
+    accelerator = get_accelerator()
+    accelerator.set_device(options.local_rank)
+    device = torch.device(accelerator.current_device_name())
+    torch.manual_seed(0)
+    model = GPT(options.layers, options.width, options.heads, options.sequence).to(device)
+
+    # A flush empties at most one bucket, so this size leads to at least `flushes` of them.
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    bucket = sum(sizes) // options.flushes
+    if bucket < max(sizes):
+        parser.error(f"--flushes {options.flushes} makes a bucket smaller than a parameter")
+    engine, _, _, _ = deepspeed.initialize(
+        model=model,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
+        config={
+            "train_micro_batch_size_per_gpu": options.batch,
+            "bf16": {"enabled": True},
+            "zero_optimization": {
+                "stage": 2,
+                "overlap_comm": True,
+                "contiguous_gradients": True,
+                "reduce_bucket_size": bucket,
+            },
+            "steps_per_print": 1 << 30,
+        },
+    )
+
+    text = read_text()
+    generator = torch.Generator().manual_seed(1 + engine.global_rank)
+    losses = []
+    if options.single_stream:
+        stream = None
+        under_stream = nullcontext()
+    else:
+        stream = accelerator.Stream()
+        # What initialize() queued comes first.
+        stream.wait_stream(accelerator.current_stream())
+        under_stream = accelerator.stream(stream)
+    with under_stream:
+        for _ in range(options.steps):
+            starts = torch.randint(
+                len(text) - options.sequence - 1, (options.batch, 1), generator=generator
+            )
+            window = text[starts + torch.arange(options.sequence + 1)].to(device)
+            loss = engine(window[:, :-1], window[:, 1:])
+            engine.backward(loss)
+            engine.step()
+            losses.append(loss.detach())
+    accelerator.synchronize()
+    if engine.global_rank == 0:
+        print("losses:", " ".join(f"{loss.item():.4f}" for loss in losses))
+
+
+if __name__ == "__main__":
+    main()
