@@ -1,7 +1,7 @@
-"""The ``accel-streams`` command."""
+"""The command ``accel-streams``."""
 
 from __future__ import annotations
 
+from accel_streams.cli._main import main
 
-def main() -> None:
-    """Run the command."""
+__all__ = ["main"]

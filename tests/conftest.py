@@ -1,0 +1,53 @@
+"""What every test starts from: no settings, bounded hypothesis runs, and made-up backends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from made_up_plugins import BACKEND_SOURCE, Plugins
+
+# The same examples in every run: a failure in CI is one that everybody can repeat. No deadline,
+# because a shared machine is at times ten times slower than it was a moment ago.
+settings.register_profile(
+    "accel_streams",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("accel_streams")
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the developer's own settings out of the tests."""
+    for name in list(os.environ):
+        if name == "DS_ACCELERATOR" or name.startswith("ACCEL_STREAMS_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugins]:
+    """Give a place for made-up backends; they are gone from this process afterwards."""
+    folder = tmp_path / "plugins"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    yield Plugins(folder)
+    for name in [name for name in sys.modules if name.startswith("plugin_")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def backend_source() -> Callable[..., str]:
+    """Give the source of a backend that keeps the contract as far as the registry can see."""
+
+    def make(name: str, *, device_type: str = "made_up", probe: str = "return None") -> str:
+        return BACKEND_SOURCE.format(name=name, device_type=device_type, probe=probe)
+
+    return make

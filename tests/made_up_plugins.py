@@ -1,0 +1,63 @@
+"""Made-up distributions that register backends, and the source of a backend for them."""
+
+from __future__ import annotations
+
+import textwrap
+from importlib import metadata
+from pathlib import Path
+
+__all__ = ["BACKEND_SOURCE", "Plugins"]
+
+BACKEND_SOURCE = """
+    class Backend:
+        name = "{name}"
+        device_type = "{device_type}"
+        api_version = 1
+        capabilities = None
+        description = "a backend made up for a test"
+        url = "https://example.com"
+        current_stream = default_stream = new_stream = use_stream = new_event = record = None
+        wait = query = synchronize = stream_id = keep_alive = accelerator = None
+
+        def probe(self):
+            {probe}
+"""
+
+
+class Plugins:
+    """A folder of made-up distributions that register backends, importable by this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def add(
+        self,
+        name: str,
+        source: str,
+        *,
+        distribution: str | None = None,
+        version: str = "1.0",
+        attribute: str = "Backend",
+    ) -> str:
+        """Register a backend ``name`` whose module has ``source``; return the module's name."""
+        owner = distribution or f"dist-{name}".replace("_", "-")
+        module = f"plugin_{owner}_{name}".replace("-", "_").replace(".", "_")
+        (self.folder / f"{module}.py").write_text(textwrap.dedent(source), encoding="utf-8")
+        info = self.folder / f"{owner.replace('-', '_')}-{version}.dist-info"
+        info.mkdir(exist_ok=True)
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {owner}\nVersion: {version}\n", encoding="utf-8"
+        )
+        with (info / "entry_points.txt").open("a", encoding="utf-8") as file:
+            if not file.tell():
+                file.write("[accel_streams.backends]\n")
+            file.write(f"{name} = {module}:{attribute}\n")
+        return module
+
+    def entry_points(self) -> list[metadata.EntryPoint]:
+        """Return the entry points of these distributions alone."""
+        return [
+            point
+            for distribution in metadata.distributions(path=[str(self.folder)])
+            for point in distribution.entry_points
+        ]
