@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from ._compare import compare, document, version_of
 from ._failures import ExploreError, NotDeterministicError, RunFailedError, StartError
 from ._plan import (
     IN_ORDER,
@@ -14,10 +17,14 @@ from ._plan import (
     plan_schedules,
     variants_named,
 )
-from ._results import RankResult, RunResult, VariantSummary, write_atomically, write_json
+from ._results import RankResult, RunResult, VariantSummary
 from ._runner import FAKE_DEVICE, Runner
 
+DEMO_SCRIPT = str(Path(__file__).with_name("demo_train.py"))
+"""The training script of ``accel-streams demo``."""
+
 __all__ = [
+    "DEMO_SCRIPT",
     "FAKE_DEVICE",
     "IN_ORDER",
     "VARIANTS",
@@ -33,9 +40,10 @@ __all__ = [
     "StartError",
     "Variant",
     "VariantSummary",
+    "compare",
+    "document",
     "parse_schedules",
     "plan_schedules",
     "variants_named",
-    "write_atomically",
-    "write_json",
+    "version_of",
 ]

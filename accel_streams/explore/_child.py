@@ -20,10 +20,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from accel_streams.races._files import atomic_text
+
 from ._device import Device, device_named
 from ._digest import Collector
 from ._plan import Schedule, Script
-from ._results import RankResult, write_atomically
+from ._results import RankResult
 
 __all__ = ["RankSpec", "die_with_parent", "execute", "main"]
 
@@ -148,8 +150,11 @@ def _rendezvous(spec: RankSpec) -> object:
     store = None
     if spec.rank == 0:
         timeout = timedelta(seconds=spec.rendezvous_timeout_s)
-        store = dist.TCPStore(address, 0, None, True, timeout, wait_for_workers=False)
-        write_atomically(note, str(store.port))
+        store = dist.TCPStore(  # type: ignore[attr-defined]  # not in its __all__
+            address, 0, None, True, timeout, wait_for_workers=False
+        )
+        with atomic_text(note) as file:
+            file.write(str(store.port))
     while not note.exists():
         if time.monotonic() > deadline:
             raise TimeoutError(
@@ -164,9 +169,7 @@ def _rendezvous(spec: RankSpec) -> object:
         TORCHELASTIC_RESTART_COUNT="0",
     )
     # Host names need not resolve on a laptop without a network; all ranks are on this machine.
-    os.environ.setdefault(
-        "GLOO_SOCKET_IFNAME", "lo" if sys.platform.startswith("linux") else "lo0"
-    )
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform.startswith("linux") else "lo0")
     return store
 
 

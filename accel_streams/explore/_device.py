@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ._plan import Schedule
 
-__all__ = ["Device", "DeviceReport", "FakeDevice", "PlainDevice", "device_named"]
+__all__ = ["Device", "DeviceReport", "FakeDevice", "device_named"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class Device(Protocol):
     name: str
     environment: Mapping[str, str]
     """Variables for the processes, set before torch is imported."""
+    preload: tuple[str, ...]
+    """Modules that scripts will import, to be imported once; those not installed are left out."""
 
     def prepare(self) -> None:
         """Do what is done once a process, before forks; must start no thread."""
@@ -45,6 +47,17 @@ class FakeDevice:
 
     name = "cpu_fake"
     environment: Mapping[str, str] = {"DS_ACCELERATOR": "accel_streams:cpu_fake"}
+    # Some are imported late by others: the first step of any optimizer imports torch._dynamo, and
+    # deepspeed.initialize the module that compiles Muon.
+    preload = (
+        "torch",
+        "torch.distributed",
+        "torch._dynamo",
+        "wrapt",
+        "deepspeed",
+        "deepspeed.runtime.zero.stage_1_and_2",
+        "deepspeed.runtime.zero.muon.muon_optimizer",
+    )
 
     def __init__(self) -> None:
         self._analyser: Any = None
@@ -96,28 +109,11 @@ class FakeDevice:
             races = [race.to_json() for race in self._analyser.races(names)]
         saved = None
         if self._kept:
-            from accel_streams.races import save_trace
+            from accel_streams.races import TraceHeader, save_trace
 
-            save_trace(trace, self._kept, {"device_type": "fake", "streams": names})
+            save_trace(trace, self._kept, TraceHeader("fake", names))
             saved = trace
         return DeviceReport(operations, synchronizing_ops, races, saved)
-
-
-class PlainDevice:
-    """The CPU itself: no schedules and no analysis; what the machinery is tested with."""
-
-    name = "cpu"
-    environment: Mapping[str, str] = {"DS_ACCELERATOR": "cpu"}
-
-    def prepare(self) -> None:
-        """Do nothing."""
-
-    def begin(self, schedule: Schedule, *, check: bool, keep_records: int) -> None:
-        """Do nothing: the CPU has one schedule."""
-
-    def finish(self, trace: Path) -> DeviceReport:
-        """Report nothing: the work was done when each call returned."""
-        return DeviceReport()
 
 
 def device_named(path: str) -> Device:

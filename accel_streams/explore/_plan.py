@@ -57,9 +57,11 @@ class Schedule:
     @property
     def replay(self) -> str:
         """Spell this schedule as assignments to put before a command."""
-        names = self.environment if self.name in SEEDED_SCHEDULES else {
-            "ACCEL_STREAMS_SCHEDULE": self.name
-        }
+        names = (
+            self.environment
+            if self.name in SEEDED_SCHEDULES
+            else {"ACCEL_STREAMS_SCHEDULE": self.name}
+        )
         return " ".join(f"{name}={value}" for name, value in names.items())
 
     def __str__(self) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from accel_streams.races._files import atomic_text
 
 from ._plan import Run
 
@@ -20,33 +20,9 @@ __all__ = [
     "VariantSummary",
     "merge_races",
     "number_or_none",
-    "write_atomically",
-    "write_json",
 ]
 
 Json = dict[str, Any]
-
-
-def write_atomically(path: Path, data: bytes | str) -> None:
-    """Write `data` to `path` so that a reader sees the old file or the whole new one."""
-    raw = data.encode() if isinstance(data, str) else data
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(raw)
-        # mkstemp makes private files; give the result what open() would have given it.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def write_json(path: Path, document: Json) -> None:
-    """Write `document` as standard JSON (no NaN), atomically."""
-    write_atomically(path, json.dumps(document, indent=2, allow_nan=False) + "\n")
 
 
 def number_or_none(value: float) -> float | None:
@@ -72,7 +48,8 @@ class RankResult:
 
     def save(self, path: Path) -> None:
         """Write this result to `path`, atomically."""
-        write_atomically(path, json.dumps(asdict(self)))
+        with atomic_text(path) as file:
+            json.dump(asdict(self), file)
 
     @classmethod
     def load(cls, path: Path) -> RankResult:
@@ -188,11 +165,14 @@ class VariantSummary:
         }
 
 
-def _identity(race: Json) -> str:
-    """Return what makes two reports the same one: all but how often and where it was seen."""
-    return json.dumps(
-        {key: value for key, value in race.items() if key not in ("count", *_WHERE)},
-        sort_keys=True,
+def _identity(race: Json) -> tuple[object, ...]:
+    """Return what makes two reports the same one: the kind and the two places in the code.
+
+    Buffers and streams are left out: their names hold numbers that differ between ranks.
+    """
+    return race["kind"], *(
+        tuple(race[side].get(key) for key in ("operation", "access", "file", "line", "function"))
+        for side in ("first", "second")
     )
 
 
@@ -201,7 +181,7 @@ _WHERE: Sequence[str] = ("ranks", "schedules")
 
 def merge_races(races: Iterable[Json]) -> list[Json]:
     """Join equal reports: counts are added, ranks and schedules are collected. Keeps the order."""
-    merged: dict[str, Json] = {}
+    merged: dict[tuple[object, ...], Json] = {}
     for race in races:
         known = merged.setdefault(_identity(race), {**race, "count": 0})
         known["count"] += race.get("count", 1)

@@ -12,8 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -51,7 +53,7 @@ class Runner:
     extension); `jobs` runs go on at the same time. With `fresh`, each run gets new interpreters
     instead of forks. `logs` keeps the output of every rank in a folder, else it is removed.
     Nothing outlives the context: not the processes, not their children, not a temporary file.
-    After an error there is nothing left to do but to leave the context.
+    After a RunFailedError, which ends all runs under way, it can be used again.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Runner:
         self.ranks = ranks
         self.fresh_reason = ""
         self._device = device
+        self.backend = device_named(device).name
         self._timeout_s = timeout_s
         self._start_timeout_s = start_timeout_s
         self._jobs = jobs or max(1, _cpus() // ranks)
@@ -79,6 +82,7 @@ class Runner:
         self._zygotes: list[subprocess.Popen[bytes]] = []
         self._events: list[int] = []
         self._buffers: list[bytes] = []
+        self._inbox: deque[tuple[int, dict[str, Any]]] = deque()
         self._selector = selectors.DefaultSelector()
         self._running: dict[int, _Running] = {}
         self._count = 0
@@ -86,6 +90,8 @@ class Runner:
     def __enter__(self) -> Runner:
         if self._logs is not None:
             self._logs.mkdir(parents=True, exist_ok=True)
+            if any(self._logs.iterdir()):
+                raise StartError(f"the folder for logs, {self._logs}, is not empty; name a new one")
             self._folder = self._logs.resolve()
         else:
             self._folder = Path(tempfile.mkdtemp(prefix="accel-streams-"))
@@ -159,7 +165,8 @@ class Runner:
                 ranks = ", ".join(map(str, sorted(waiting)))
                 raise StartError(
                     f"the processes of rank {ranks} were not ready after "
-                    f"{self._start_timeout_s:.0f} s; a longer --timeout gives them more time"
+                    f"{self._start_timeout_s:.0f} s, which importing torch and DeepSpeed and "
+                    "building the simulated device should never take; is the machine very busy?"
                 )
 
     def _log(self, rank: int) -> Path:
@@ -193,9 +200,9 @@ class Runner:
 
     # Running
 
-    def run(self, run: Run) -> RunResult:
+    def run(self, run: Run, finished: Callable[[RunResult], None] = lambda _: None) -> RunResult:
         """Run one; raise RunFailedError if any rank crashes, hangs or leaves no result."""
-        (result,) = self.run_all([run])
+        (result,) = self.run_all([run], finished)
         return result
 
     def run_all(
@@ -208,31 +215,45 @@ class Runner:
         results: dict[int, RunResult] = {}
         order: list[int] = []
         pending = iter(runs)
-        while True:
-            for run in _take(pending, self._jobs - len(self._running)):
-                order.append(self._launch(run))
-            if not self._running:
-                return [results[index] for index in order]
-            now = time.monotonic()
-            first = min(self._running.values(), key=lambda running: running.deadline)
-            if now > first.deadline:
-                self._fail_hung(first)
-            for rank, event in self._receive(first.deadline):
-                if event["event"] == "started":
-                    self._running[event["run"]].processes[rank] = event["process"]
-                elif event["event"] == "exited" and event["run"] in self._running:
-                    running = self._running[event["run"]]
-                    running.alive.discard(rank)
-                    if event["status"] != 0:
-                        self._fail_crashed(running, rank, event["status"])
-                    if not running.alive:
-                        del self._running[running.index]
-                        results[running.index] = result = self._collect(running)
-                        finished(result)
+        try:
+            while True:
+                for run in islice(pending, self._jobs - len(self._running)):
+                    order.append(self._launch(run))
+                if not self._running:
+                    return [results[index] for index in order]
+                for result_of, result in self._await_results():
+                    results[result_of] = result
+                    finished(result)
+        except RunFailedError:
+            for running in self._running.values():
+                self._end(running, signal.SIGKILL)
+            self._running.clear()
+            raise
+
+    def _await_results(self) -> Iterator[tuple[int, RunResult]]:
+        """Wait for something to happen; yield the index and the result of each run that ended."""
+        first = min(self._running.values(), key=lambda running: running.deadline)
+        if time.monotonic() > first.deadline:
+            self._fail_hung(first)
+        for rank, event in self._receive(first.deadline):
+            running = self._running.get(event["run"])
+            if running is None:  # the last words of a run that was ended
+                continue
+            if event["event"] == "started":
+                running.processes[rank] = event["process"]
+            elif event["event"] == "exited":
+                running.alive.discard(rank)
+                if event["status"] != 0:
+                    self._fail_crashed(running, rank, event["status"])
+                if not running.alive:
+                    del self._running[running.index]
+                    yield running.index, self._collect(running)
 
     def _launch(self, run: Run) -> int:
         index, self._count = self._count, self._count + 1
-        folder = self._folder / f"{index:04d}-{run.variant.name}-{str(run.schedule).replace(':', '-')}"
+        folder = (
+            self._folder / f"{index:04d}-{run.variant.name}-{str(run.schedule).replace(':', '-')}"
+        )
         folder.mkdir()
         script = run.script
         arguments = (*script.arguments, *run.variant.arguments)
@@ -327,15 +348,20 @@ class Runner:
             raise self._zygote_gone(rank) from None
 
     def _receive(self, deadline: float) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield what has arrived, after waiting for something until `deadline` at most."""
-        for key, _ in self._selector.select(max(0.0, deadline - time.monotonic())):
+        """Yield what has arrived, after waiting for something until `deadline` at most.
+
+        What the caller leaves unread, because it raised, is there for the next call.
+        """
+        timeout = 0.0 if self._inbox else max(0.0, deadline - time.monotonic())
+        for key, _ in self._selector.select(timeout):
             rank = key.data
             chunk = os.read(key.fd, 65536)
             if not chunk:
                 raise self._zygote_gone(rank)
             *lines, self._buffers[rank] = (self._buffers[rank] + chunk).split(b"\n")
-            for line in lines:
-                yield rank, json.loads(line)
+            self._inbox += [(rank, json.loads(line)) for line in lines]
+        while self._inbox:
+            yield self._inbox.popleft()
 
     def _zygote_gone(self, rank: int) -> ExploreError:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -351,17 +377,8 @@ class Runner:
 
 
 def _cpus() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _take(runs: Iterator[Run], count: int) -> Iterator[Run]:
-    for _ in range(count):
-        run = next(runs, None)
-        if run is None:
-            return
-        yield run
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux has it, macOS does not
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def _kill_group(process: int) -> None:

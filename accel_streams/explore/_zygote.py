@@ -29,19 +29,6 @@ from ._device import Device, device_named
 
 __all__ = ["main"]
 
-# What a script is going to import, some of it late: the first step of any optimizer imports
-# torch._dynamo, and deepspeed.initialize the module that compiles Muon. Whatever is not installed
-# is left out.
-_PRELOADED = (
-    "torch",
-    "torch.distributed",
-    "torch._dynamo",
-    "wrapt",
-    "deepspeed",
-    "deepspeed.runtime.zero.stage_1_and_2",
-    "deepspeed.runtime.zero.muon.muon_optimizer",
-)
-
 
 class _Zygote:
     def __init__(self, device: Device, events: int, *, fork: bool) -> None:
@@ -73,7 +60,7 @@ class _Zygote:
         os.close(target)
         reason = "asked for"
         if self._fork:
-            for name in _PRELOADED:
+            for name in self._device.preload:
                 try:
                     importlib.import_module(name)
                 except ModuleNotFoundError as exc:
@@ -133,12 +120,12 @@ class _Zygote:
         sys.stdout.flush()
         sys.stderr.flush()
         process = os.fork()
-        if process:
-            # Both sides do this, as either may come first.
-            with contextlib.suppress(OSError):
-                os.setpgid(process, process)
-            return process
-        self._become_child(spec)
+        if not process:
+            self._become_child(spec)
+        # Both sides do this, as either may come first.
+        with contextlib.suppress(OSError):
+            os.setpgid(process, process)
+        return process
 
     def _become_child(self, spec: RankSpec) -> NoReturn:
         try:

@@ -39,7 +39,8 @@ class Attention(nn.Module):
         split = self.queries_keys_values(x).view(batch, sequence, 3, self.heads, -1)
         query, key, value = split.permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.output(mixed.transpose(1, 2).reshape(batch, sequence, width))
+        output: Tensor = self.output(mixed.transpose(1, 2).reshape(batch, sequence, width))
+        return output
 
 
 class Block(nn.Module):
@@ -57,7 +58,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the block's output, of the shape of `x`."""
         x = x + self.attention(self.norm_attention(x))
-        return x + self.mlp(self.norm_mlp(x))
+        x += self.mlp(self.norm_mlp(x))
+        return x
 
 
 class GPT(nn.Module):

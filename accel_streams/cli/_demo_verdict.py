@@ -1,0 +1,141 @@
+"""What the demo showed, in words, and whether it is what it claims."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from accel_streams.cli._runs import told_race
+from accel_streams.explore import RunResult, VariantSummary, version_of
+
+__all__ = ["Figures", "Verdict", "judge", "main_race"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Say whether the demonstration holds, with the sentences that tell why."""
+
+    holds: bool
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Hold what the demo took: seconds, bytes, operations of one rank in one run."""
+
+    wall_s: float
+    start_s: float
+    runs: int
+    peak_rss_bytes: int
+    operations: int
+    us_per_operation: float | None
+    synchronizing_ops: dict[str, int]
+
+    @classmethod
+    def of(cls, runs: Sequence[RunResult], *, wall_s: float, start_s: float) -> Figures:
+        """Summarise all runs; `start_s` of `wall_s` went by before the first one."""
+        ranks = [rank for run in runs for rank in run.ranks]
+        synchronizing: Counter[str] = Counter()
+        for rank in ranks:
+            for name, count in rank.synchronizing_ops.items():
+                synchronizing[name] = max(synchronizing[name], count)
+        costs = [rank.wall_s / rank.operations * 1e6 for rank in ranks if rank.operations]
+        return cls(
+            wall_s=wall_s,
+            start_s=start_s,
+            runs=len(runs),
+            peak_rss_bytes=max(rank.peak_rss_bytes for rank in ranks),
+            operations=max(rank.operations for rank in ranks),
+            us_per_operation=median(costs) if costs else None,
+            synchronizing_ops=dict(sorted(synchronizing.items())),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the ``figures`` of the JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        cost = (
+            ""
+            if self.us_per_operation is None
+            else f", {self.us_per_operation:.0f} us each with everything around them"
+        )
+        return (
+            f"{self.wall_s:.0f} s for {self.runs} runs, {self.start_s:.0f} s of them to start; "
+            f"peak memory of a rank {self.peak_rss_bytes / 2**20:.0f} MiB; "
+            f"{self.operations} operations a rank and run{cost}"
+        )
+
+
+def judge(summaries: Sequence[VariantSummary], single_stream: RunResult | None) -> Verdict:
+    """Compare what happened with the claim: wrong as shipped, right with this package."""
+    parts = []
+    for summary in summaries:
+        if summary.name == "deepspeed":
+            parts.append(_judge_deepspeed(summary))
+        else:
+            parts.append(_judge_ours(summary, single_stream))
+    return Verdict(
+        all(part.holds for part in parts),
+        tuple(sentence for part in parts for sentence in part.sentences),
+    )
+
+
+def main_race(races: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the report to tell first: of those in the most schedules, the most frequent one."""
+    return max(races, key=lambda race: (len(race["schedules"]), race["count"]), default=None)
+
+
+def _judge_deepspeed(summary: VariantSummary) -> Verdict:
+    others = len(summary.runs) - 1
+    different = len(summary.runs) - summary.agreeing
+    race = main_race(summary.races)
+    name = f"DeepSpeed {version_of('deepspeed')} as it ships"
+    if not different or race is None:
+        found = f"{different} of {others} other schedules differ and {len(summary.races)} races"
+        return Verdict(
+            False,
+            (
+                f"{name}: not shown to be wrong ({found} were found). It needs two ranks or more "
+                "for its gradient hooks to run on two streams, and a schedule besides in-order.",
+            ),
+        )
+    silent = (
+        "no run raised an error or skipped a step"
+        if not any(run.skipped_steps for run in summary.runs)
+        else "no run raised an error"
+    )
+    return Verdict(
+        True,
+        (
+            f"{name} is wrong: {different} of {others} other schedules ended with other "
+            f"parameters than the in-order one, and {silent}.",
+            f"The missing wait, first of {len(summary.races)}: {told_race(race)}.",
+        ),
+    )
+
+
+def _judge_ours(summary: VariantSummary, single_stream: RunResult | None) -> Verdict:
+    complaints = []
+    if summary.agreeing < len(summary.runs):
+        different = len(summary.runs) - summary.agreeing
+        complaints.append(f"{different} schedules ended with other parameters than in-order")
+    if races := summary.races:
+        complaints.append(f"{len(races)} races were reported, such as {told_race(races[0])}")
+    if skipped := max(run.skipped_steps for run in summary.runs):
+        complaints.append(f"{skipped} steps were skipped")
+    if single_stream is not None and single_stream.digest != summary.reference.digest:
+        complaints.append("a run on a single stream ended with other parameters")
+    if complaints:
+        return Verdict(False, (f"With accel_streams, wrongly: {'; '.join(complaints)}.",))
+    alone = "" if single_stream is None else ", the same as those of a run on a single stream"
+    return Verdict(
+        True,
+        (
+            f"With accel_streams all {len(summary.runs)} schedules ended with equal "
+            f"parameters{alone}; no race, no skipped step.",
+        ),
+    )

@@ -1,0 +1,122 @@
+"""What ``demo`` and ``explore`` share: reading options, progress, the table, ending cleanly."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from accel_streams.explore import RunResult, VariantSummary
+
+__all__ = [
+    "ending_cleanly",
+    "output_console",
+    "parsed",
+    "progress",
+    "run_table",
+    "told_race",
+    "words",
+]
+
+_T = TypeVar("_T")
+_PIPE_WIDTH = 120
+
+
+def output_console() -> Console:
+    """Return the console for results: as wide as the terminal, or a fixed width in a pipe."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+
+
+def words(text: str) -> list[str]:
+    """Split a comma list given as one option."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def parsed(option: str, parse: Callable[[], _T]) -> _T:
+    """Return what `parse` returns; turn its ValueError into a usage error about `option`."""
+    try:
+        return parse()
+    except ValueError as exc:
+        raise typer.BadParameter(str(exc), param_hint=option) from exc
+
+
+@contextmanager
+def ending_cleanly() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit, so that it ends the runs and tidies up as Ctrl-C does."""
+
+    def terminate(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Callable[[RunResult], None]]:
+    """Yield a function to call after each run; a bar on a terminal, silence in a pipe."""
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task("runs", total=total)
+
+        def finished(result: RunResult) -> None:
+            done = bar.tasks[0].completed + 1
+            # In-order runs may be repeated at the end, which nobody can know before.
+            bar.update(task, description=str(result.run), completed=done, total=max(total, done))
+
+        yield finished
+
+
+def run_table(summaries: Sequence[VariantSummary]) -> Table:
+    """Return one row a run: what it ended with, and whether that is what in-order ended with."""
+    plain = not sys.stdout.isatty()
+    table = Table(box=box.ASCII2 if plain else box.SIMPLE_HEAD)
+    for name in ("variant", "schedule"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("parameters", no_wrap=True)
+    table.add_column("as in-order")
+    for name in ("last loss", "skipped", "races", "seconds"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for summary in summaries:
+        for run in summary.runs:
+            agrees = summary.agrees(run)
+            races = len(run.races)
+            table.add_row(
+                summary.name,
+                str(run.run.schedule),
+                run.digest[:12],
+                Text("equal" if agrees else "DIFFERENT", "" if agrees else "bold red"),
+                f"{run.losses[-1]:.6f}" if run.losses else "-",
+                str(run.skipped_steps),
+                Text(str(races), "bold red" if races else ""),
+                f"{run.wall_s:.1f}",
+            )
+        table.add_section()
+    return table
+
+
+def told_race(race: dict[str, Any]) -> str:
+    """Say which wait is missing, in the words of the analysis."""
+    return f"{race['kind']} on {race['buffer']}: {race['missing_edge']}"
