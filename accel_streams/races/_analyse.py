@@ -1,0 +1,285 @@
+"""Happens-before analysis of a trace: find the conflicting accesses that nothing orders.
+
+Order comes from: the submission order of one stream; a wait for a recording of an event; a host
+synchronisation, for everything that the host submits later. Submission alone orders nothing between
+streams. Handing out memory (`alloc`, and `reuse` after a free) counts as a write of the whole block
+on the stream that owns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from accel_streams._errors import TraceFormatError
+from accel_streams.races._clocks import Clocks, StreamClock
+from accel_streams.races._findings import Findings, Names, Side
+from accel_streams.races._memory import SHARED, UNTOUCHED, Block, Cell, Stamp
+from accel_streams.races._race import Race, StreamNames, kind_of
+from accel_streams.races._records import FIELDS, READ, WRITE, Record
+
+__all__ = ["Analyser"]
+
+# The stream of a last access, the access, its mode, and the interval it was made to.
+_Conflict: TypeAlias = tuple[int, Stamp, int, Cell]
+
+
+class Analyser:
+    """Find races in a trace while it is being made.
+
+    Records are fed in chunks, in the order of submission. Memory is bounded by the streams times
+    the byte intervals in use, not by the length of the trace. ``device_type`` is what the trace's
+    device is called in reports.
+    """
+
+    def __init__(self, device_type: str = "fake") -> None:
+        self.device_type = device_type
+        self._clocks = Clocks()
+        self._blocks: dict[int, Block] = {}
+        self._findings = Findings()
+        self._operations = 0
+        self._last_seq = -1
+        self._handlers: dict[str, Callable[[Record], None]] = {
+            "record": self._record,
+            "wait": self._wait,
+            "sync_stream": self._sync_stream,
+            "sync_event": self._sync_event,
+            "sync_device": self._sync_device,
+            "alloc": self._alloc,
+            "record_stream": self._record_stream,
+            "free": self._free,
+            "reuse": self._reuse,
+            "name": self._name,
+        }
+
+    @property
+    def operations(self) -> int:
+        """How many launches were analysed."""
+        return self._operations
+
+    @property
+    def race_count(self) -> int:
+        """How many racing pairs were seen so far, before de-duplication."""
+        return self._findings.total
+
+    @property
+    def kept_accesses(self) -> int:
+        """How many last accesses are remembered: streams times live byte intervals, at most."""
+        cells = (cell for block in self._blocks.values() for cell in block.cells.values())
+        return sum(len(cell.reads) + len(cell.writes) for cell in cells)
+
+    def feed(self, records: Iterable[Record]) -> None:
+        """Analyse the next records of the trace.
+
+        Raise TraceFormatError when a record is malformed, of an unknown kind, or out of order. The
+        analysis can't go on from there: what it missed could have raced.
+        """
+        submitting, known = self._clocks.submitting, self._clocks.known
+        blocks, check, handlers = self._blocks, self._check, self._handlers
+        last_seq, launches = self._last_seq, 0
+        record: Record = ()
+        try:
+            for record in records:
+                kind = record[0]
+                if kind == "launch":
+                    # The hot path, in one piece and with what it needs in local names: each
+                    # operation of the traced program pays for it.
+                    _, seq, thread, key, _, accesses, _ = record
+                    if seq < last_seq:
+                        _out_of_order(record, last_seq)
+                    last_seq = seq
+                    launches += 1
+                    state = submitting(key, thread)
+                    me = state.index
+                    stamp = (state.vector[me], record, state.issuer)
+                    for number, lo, hi, mode in accesses:
+                        block = blocks.get(number)
+                        if block is None:
+                            block = blocks[number] = Block(number)
+                        cell = block.cells.get((lo, hi))
+                        if cell is None:
+                            cell = block.cell(lo, hi, known(thread))
+                        if block.sole != me:
+                            if block.sole == UNTOUCHED:
+                                block.sole = me
+                            else:
+                                if block.sole != SHARED:
+                                    block.share()
+                                check(state, stamp, block, cell, mode)
+                        if mode == READ:
+                            cell.reads[me] = stamp
+                        elif mode == WRITE:
+                            cell.writes[me] = stamp
+                        elif mode == READ | WRITE:
+                            cell.reads[me] = cell.writes[me] = stamp
+                        else:
+                            raise ValueError(mode)
+                elif kind != "ran":
+                    seq = record[1]
+                    if seq < last_seq:
+                        _out_of_order(record, last_seq)
+                    last_seq = seq
+                    handler = handlers.get(kind)
+                    if handler is None:
+                        _unknown(record)
+                    else:
+                        handler(record)
+        except TraceFormatError:
+            raise
+        except (ValueError, TypeError, IndexError, KeyError, AttributeError) as exc:
+            raise TraceFormatError(
+                f"the record {record!r} is malformed: expected {_shape(record)}. Record the trace "
+                "again with this version of accel_streams."
+            ) from exc
+        finally:
+            self._last_seq = last_seq
+            self._operations += launches
+
+    def _record(self, record: Record) -> None:
+        _, _, thread, key, _ = record
+        self._clocks.record(key, thread, record)
+
+    def _wait(self, record: Record) -> None:
+        _, _, thread, key, record_seq, _ = record
+        self._expect_earlier(record, record_seq)
+        self._clocks.wait(key, thread, record_seq)
+
+    def _sync_stream(self, record: Record) -> None:
+        _, _, thread, key, _, _ = record
+        self._clocks.synchronize_stream(key, thread)
+
+    def _sync_event(self, record: Record) -> None:
+        _, _, thread, record_seq, _ = record
+        self._expect_earlier(record, record_seq)
+        self._clocks.synchronize_recording(thread, record_seq)
+
+    def _sync_device(self, record: Record) -> None:
+        _, _, thread, device, _ = record
+        self._clocks.synchronize_device(device, thread)
+
+    def _alloc(self, record: Record) -> None:
+        _, _, thread, key, number, _, _ = record
+        state = self._clocks.submitting(key, thread)
+        self._block(number).allocated(record, state.index, state.vector[state.index])
+
+    def _record_stream(self, record: Record) -> None:
+        _, _, _, key, number = record
+        block = self._block(number)
+        block.recorded |= {self._clocks.stream(key).index}
+
+    def _free(self, record: Record) -> None:
+        _, seq, _, _, number = record
+        self._block(number).freed_at = seq
+
+    def _reuse(self, record: Record) -> None:
+        _, seq, thread, key, number = record
+        block = self._blocks.pop(number, None)
+        if block is None:
+            return
+        state = self._clocks.submitting(key, thread)
+        if block.sole not in (UNTOUCHED, state.index):
+            if block.freed_at is None:
+                block.freed_at = seq
+            whole = Cell(0, max([block.nbytes, *(hi for _, hi in block.cells)]))
+            whole.overlaps.extend(block.cells.values())
+            self._check(state, (state.vector[state.index], record, -1), block, whole, WRITE)
+
+    def _name(self, record: Record) -> None:
+        _, _, _, number, label = record
+        self._block(number).label = label
+
+    def _block(self, number: int) -> Block:
+        block = self._blocks.get(number)
+        if block is None:
+            block = self._blocks[number] = Block(number)
+        return block
+
+    def _check(self, state: StreamClock, stamp: Stamp, block: Block, cell: Cell, mode: int) -> None:
+        """Compare an access with the last conflicting ones of every stream."""
+        vector = state.vector
+        found: list[_Conflict] | None = None
+        for other in (cell, *cell.overlaps):
+            for stream, entry in other.writes.items():
+                if entry[0] > vector[stream]:
+                    found = found or []
+                    found.append((stream, entry, WRITE, other))
+            if mode & WRITE:
+                for stream, entry in other.reads.items():
+                    if entry[0] > vector[stream]:
+                        found = found or []
+                        found.append((stream, entry, READ, other))
+        if found is not None:
+            self._report(state, stamp, block, cell, mode, found)
+
+    def _report(
+        self,
+        state: StreamClock,
+        stamp: Stamp,
+        block: Block,
+        cell: Cell,
+        mode: int,
+        found: list[_Conflict],
+    ) -> None:
+        record = stamp[1]
+        lifetime = record[0] == "reuse"
+        # An operation that read and wrote, or touched several intervals, is still one operation.
+        merged: dict[int, tuple[Side, int, int]] = {}
+        for stream, entry, first_mode, other in found:
+            seq = entry[1][1]
+            if lifetime and stream in block.recorded and seq < (block.freed_at or 0):
+                continue  # The allocator itself waits for these.
+            if mode == READ and entry[1][0] == "alloc":
+                # Nothing but the allocation "wrote" what is read, or that write races as well.
+                continue
+            lo, hi = max(cell.lo, other.lo), min(cell.hi, other.hi)
+            if seq in merged:
+                side, low, high = merged[seq]
+                first_mode |= side.mode
+                lo, hi = min(lo, low), max(hi, high)
+            merged[seq] = (Side(stream, entry, first_mode), lo, hi)
+        second = Side(state.index, stamp, mode)
+        for side, lo, hi in merged.values():
+            # What there is of an order between the two streams.
+            waited = state.last_waits.get(side.stream)
+            self._findings.add(
+                kind_of(side.mode, mode, lifetime=lifetime),
+                block,
+                (lo, hi),
+                side,
+                second,
+                waited,
+            )
+
+    def races(self, stream_names: StreamNames | None = None) -> list[Race]:
+        """Return what was found so far, in order of the second operation.
+
+        ``stream_names`` says what to call streams, by (device index, stream id).
+        """
+        return self._findings.races(Names(self._clocks, stream_names or {}, self.device_type))
+
+    def _expect_earlier(self, record: Record, record_seq: int) -> None:
+        if record_seq >= record[1]:
+            raise TraceFormatError(
+                f"the record {record!r} waits for the recording {record_seq}, which comes later; "
+                "expected the seq of an earlier record"
+            )
+
+
+def _unknown(record: Record) -> None:
+    raise TraceFormatError(
+        f"unknown kind of record {record[0]!r}; expected one of {', '.join(FIELDS)}. The trace "
+        "was made by a newer version of accel_streams: upgrade to read it."
+    )
+
+
+def _out_of_order(record: Record, last_seq: int) -> None:
+    raise TraceFormatError(
+        f"the record {record!r} comes after seq {last_seq}; expected records in the order "
+        "of submission. Feed each chunk once, in the order in which it was handed out."
+    )
+
+
+def _shape(record: Record) -> str:
+    known = isinstance(record, tuple) and record and isinstance(record[0], str)
+    fields = FIELDS.get(record[0], ()) if known else ()
+    return f"(kind, {', '.join(fields or ('seq', '...'))})"

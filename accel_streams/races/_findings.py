@@ -1,0 +1,176 @@
+"""Racing pairs on their way to reports: counted, merged by place, put into words at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from accel_streams.races._clocks import Clocks
+from accel_streams.races._memory import Block, Stamp
+from accel_streams.races._race import (
+    Kind,
+    Operation,
+    Race,
+    StreamNames,
+    early_wait,
+    missing_edge,
+    place,
+    size,
+    stream_label,
+)
+from accel_streams.races._records import Record, Source, StreamKey, is_collective
+
+__all__ = ["Findings", "Names", "Side"]
+
+
+class Side(NamedTuple):
+    """One operation of a race: its stream (by index), its stamp, its mode on the buffer."""
+
+    stream: int
+    stamp: Stamp
+    mode: int
+
+    @property
+    def place(self) -> object:
+        """What identifies it in a report: its source, or its name where there is none."""
+        record = self.stamp[1]
+        return _source(record) or _name(record)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What streams are called, by their index in the clocks."""
+
+    clocks: Clocks
+    given: StreamNames
+    device_type: str
+
+    def key(self, index: int) -> StreamKey:
+        """Return the stream's (device index, stream id)."""
+        return self.clocks.by_index[index].key
+
+    def label(self, index: int) -> str:
+        """Return what to call the stream."""
+        return stream_label(self.key(index), self.given, self.device_type)
+
+
+class Findings:
+    """All racing pairs, one entry for each pair of places, kind and buffer."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._by_place: dict[tuple[object, ...], _Finding] = {}
+
+    def add(
+        self,
+        kind: Kind,
+        block: Block,
+        interval: tuple[int, int],
+        first: Side,
+        second: Side,
+        waited: Record | None,
+    ) -> None:
+        """Count a racing pair. ``waited``: see `_Finding`."""
+        self.total += 1
+        buffer = block.label or (block.number if block.alloc is None else block.alloc[5:])
+        key = (kind, buffer, first.place, second.place)
+        finding = self._by_place.get(key)
+        if finding is None:
+            finding = _Finding(kind, block, interval, first, second, waited)
+            self._by_place[key] = finding
+        finding.count += 1
+        finding.pairs[first.stream, second.stream] = None
+
+    def races(self, names: Names) -> list[Race]:
+        """Return the findings as reports, in order of the second operation."""
+        merged: dict[tuple[object, ...], Race] = {}
+        for finding in self._by_place.values():
+            race = finding.race(names)
+            # Once more: a block may have got its label only after the race.
+            key = (race.kind, race.buffer, finding.first.place, finding.second.place)
+            earlier = merged.get(key)
+            merged[key] = race if earlier is None else _joined(earlier, race)
+        return sorted(merged.values(), key=_order)
+
+
+@dataclass(slots=True)
+class _Finding:
+    """The races of one pair of places, kind and buffer, while they are counted."""
+
+    kind: Kind
+    block: Block
+    interval: tuple[int, int]
+    first: Side
+    second: Side
+    # The newest recording on the first's stream that the second's stream waited for.
+    waited: Record | None
+    count: int = 0
+    # In the order found: a dict used as an ordered set.
+    pairs: dict[tuple[int, int], None] = field(default_factory=dict)
+
+    def race(self, names: Names) -> Race:
+        """Put the finding into words."""
+        first = _operation(self.first, names)
+        second = _operation(self.second, names)
+        note = ""
+        if self.waited is not None and first.issuer is None and second.issuer is None:
+            note = early_wait(first, second, self.waited[4])
+        return Race(
+            kind=self.kind,
+            buffer=_buffer(self.block),
+            block=self.block.number,
+            lo=self.interval[0],
+            hi=self.interval[1],
+            first=first,
+            second=second,
+            missing_edge=missing_edge(first, second),
+            note=note,
+            count=self.count,
+            streams=tuple((names.label(a), names.label(b)) for a, b in self.pairs),
+        )
+
+
+def _operation(side: Side, names: Names) -> Operation:
+    _, record, issuer = side.stamp
+    name = _name(record)
+    issued = issuer >= 0 and is_collective(name)
+    return Operation(
+        name=name,
+        stream=names.key(side.stream),
+        stream_name=names.label(side.stream),
+        source=_source(record),
+        seq=record[1],
+        thread=record[2],
+        mode=side.mode,
+        issuer=names.key(issuer) if issued else None,
+        issuer_name=names.label(issuer) if issued else None,
+    )
+
+
+def _name(record: Record) -> str:
+    kind: str = record[0]
+    name: str = record[4] if kind == "launch" else kind
+    return name
+
+
+def _source(record: Record) -> Source | None:
+    source: Source | None = None if record[0] == "reuse" else record[6]
+    return source
+
+
+def _buffer(block: Block) -> str:
+    if block.label is not None:
+        return block.label
+    if block.alloc is None:
+        return f"memory allocated before the trace began (block {block.number})"
+    return f"{size(block.nbytes)} allocated at {place(block.alloc[6], short=False)}"
+
+
+def _joined(one: Race, other: Race) -> Race:
+    earliest, latest = sorted((one, other), key=_order)
+    streams = tuple(dict.fromkeys(earliest.streams + latest.streams))
+    return replace(earliest, count=one.count + other.count, streams=streams)
+
+
+def _order(race: Race) -> tuple[int, int]:
+    return race.second.seq, race.first.seq

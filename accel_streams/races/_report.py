@@ -1,0 +1,99 @@
+"""Reports of races as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from accel_streams.races._race import Operation, Race, place, short_name
+from accel_streams.races._records import READ, WRITE
+
+__all__ = ["render_text", "to_json"]
+
+_VERBS: Final = {READ: "reads", WRITE: "writes", READ | WRITE: "reads and writes"}
+_SCHEMA: Final = 1
+
+
+def to_json(
+    races: Iterable[Race], *, operations: int, unseen: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return what ``accel-streams races --json`` writes.
+
+    ``operations`` is how many launches were analysed; ``unseen`` names operations whose accesses
+    the trace does not hold.
+    """
+    return {
+        "schema": _SCHEMA,
+        "operations": operations,
+        "unseen": list(unseen),
+        "races": [race.to_json() for race in races],
+    }
+
+
+def render_text(
+    races: Sequence[Race],
+    *,
+    operations: int | None = None,
+    unseen: Sequence[str] = (),
+    limit: int | None = None,
+) -> str:
+    """Return a report for people, without a final newline.
+
+    ``operations`` is how many launches were analysed, where known; ``unseen`` names operations
+    whose accesses the trace does not hold. With ``limit``, so many races are shown in full and the
+    others only counted.
+    """
+    lines = [_summary(races, operations)]
+    shown = races if limit is None else races[:limit]
+    for number, race in enumerate(shown, start=1):
+        lines += ["", *_paragraph(number, race)]
+    if len(shown) < len(races):
+        lines += ["", f"... and {_plural(len(races) - len(shown), 'more race')}"]
+    if unseen:
+        lines += ["", f"Not seen: the accesses of {', '.join(unseen)}"]
+    return "\n".join(lines)
+
+
+def _summary(races: Sequence[Race], operations: int | None) -> str:
+    over = "" if operations is None else f" in {_plural(operations, 'operation')}"
+    if not races:
+        return f"No races{over}."
+    times = sum(race.count for race in races)
+    again = "" if times == len(races) else f", seen {times:,} times"
+    return f"{_plural(len(races), 'race')}{over}{again}:"
+
+
+def _paragraph(number: int, race: Race) -> list[str]:
+    times = "" if race.count == 1 else f", {race.count:,} times"
+    lines = [
+        f"{number}. {race.kind} on {race.buffer}, bytes {race.lo:,} to {race.hi:,}{times}",
+        _operation("first", race.first),
+        _operation("then", race.second),
+        f"   missing: {race.missing_edge}",
+    ]
+    if race.note:
+        lines.append(f"   note:    {race.note}")
+    others = [f"`{first}` / `{second}`" for first, second in race.streams[1:]]
+    if others:
+        lines.append(f"   also between {', '.join(others)}")
+    return lines
+
+
+def _operation(role: str, operation: Operation) -> str:
+    label = f"   {role + ':':<8} "
+    if operation.name == "alloc":
+        return (
+            f"{label}the memory is handed out to `{operation.stream_name}` "
+            f"at {place(operation.source, short=False)}"
+        )
+    if operation.name == "reuse":
+        return f"{label}the memory, freed, may be handed to new work on `{operation.stream_name}`"
+    issued = f" (issued from `{operation.issuer_name}`)" if operation.issuer_name else ""
+    return (
+        f"{label}{short_name(operation.name)} {_VERBS[operation.mode]} it on `{operation.stream_name}`{issued} "
+        f"at {place(operation.source, short=False)}"
+    )
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,202 @@
+"""Programs over streams, events and memory, by hand or at random, as the records of their trace."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from accel_streams.races import READ, WRITE, Record, StreamKey
+
+BOTH = READ | WRITE
+STREAMS: tuple[StreamKey, ...] = ((0, 0), (1, 0), (0, 1), (1, 1))
+
+
+class Recorder:
+    """Writes down what a host program would submit. Every operation has a place of its own."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.thread = 0
+        self._seq = 0
+        self._blocks = 0
+        self._owners: dict[int, StreamKey] = {}
+        self._recorded: dict[str, int] = {}
+
+    def add(self, kind: str, *fields: Any) -> int:
+        self._seq += 1
+        self.records.append((kind, self._seq, self.thread, *fields))
+        return self._seq
+
+    def _source(self) -> tuple[str, int, str]:
+        return ("program.py", self._seq + 1, "main")
+
+    def alloc(self, stream: StreamKey, nbytes: int = 16) -> int:
+        self._blocks += 1
+        self._owners[self._blocks] = stream
+        self.add("alloc", stream, self._blocks, nbytes, self._source())
+        return self._blocks
+
+    def launch(
+        self, stream: StreamKey, *accesses: tuple[int, int, int, int], name: str = "op"
+    ) -> int:
+        return self.add("launch", stream, name, accesses, self._source())
+
+    def read(self, stream: StreamKey, block: int, lo: int = 0, hi: int = 16) -> int:
+        return self.launch(stream, (block, lo, hi, READ), name="read")
+
+    def write(self, stream: StreamKey, block: int, lo: int = 0, hi: int = 16) -> int:
+        return self.launch(stream, (block, lo, hi, WRITE), name="write")
+
+    def record(self, stream: StreamKey, event: str) -> int:
+        self._recorded[event] = self.add("record", stream, self._source())
+        return self._recorded[event]
+
+    def wait(self, stream: StreamKey, event: str) -> None:
+        # An event that was never recorded is waited for in no time, and leaves no record.
+        if event in self._recorded:
+            self.add("wait", stream, self._recorded[event], self._source())
+
+    def edge(self, producer: StreamKey, consumer: StreamKey) -> None:
+        self.record(producer, "edge")
+        self.wait(consumer, "edge")
+
+    def collective(
+        self, stream: StreamKey, communicator: StreamKey, *accesses: tuple[int, int, int, int]
+    ) -> int:
+        self.edge(stream, communicator)
+        return self.launch(communicator, *accesses, name="fccl::all_reduce")
+
+    def synchronize_event(self, event: str) -> None:
+        if event in self._recorded:
+            self.add("sync_event", self._recorded[event], self._source())
+
+    def synchronize_stream(self, stream: StreamKey, name: str = "") -> None:
+        self.add("sync_stream", stream, name, self._source())
+
+    def synchronize_device(self, device: int) -> None:
+        self.add("sync_device", device, self._source())
+
+    def record_stream(self, block: int, stream: StreamKey) -> None:
+        self.add("record_stream", stream, block)
+
+    def free(self, block: int) -> None:
+        self.add("free", self._owners[block], block)
+
+    def reuse(self, block: int) -> None:
+        self.add("reuse", self._owners[block], block)
+
+    def name(self, block: int, label: str) -> None:
+        self.add("name", block, label)
+
+
+def random_program(
+    rng: random.Random, *, operations: int = 12, streams: int = 4, nbytes: int = 8
+) -> list[Record]:
+    """Return a program of up to ``operations`` launches on 2 to ``streams`` streams.
+
+    It re-records events, waits for them early, late and never, touches overlapping views, frees
+    memory with and without record_stream, and synchronises in every way.
+    """
+    program = Recorder()
+    used = list(STREAMS[: rng.randint(2, streams)])
+    if rng.random() < 0.3:
+        used = [stream for stream in used if stream[0] == 0] or used
+        used += [(0, 2)]
+    live: list[int] = []
+    freed: list[int] = []
+    events = ["a", "b", "c"][: rng.randint(1, 3)]
+    cuts = sorted({0, nbytes, *(rng.randrange(nbytes) for _ in range(rng.randint(0, 3)))})
+    launches = rng.randint(2, operations)
+    # Careless programs race everywhere; careful ones show false alarms.
+    care = rng.choice((0.0, 0.5, 0.8, 0.95))
+
+    def interval() -> tuple[int, int]:
+        lo, hi = sorted(rng.sample(range(len(cuts)), 2))
+        return cuts[lo], cuts[hi]
+
+    def access() -> tuple[int, int, int, int]:
+        return (rng.choice(live), *interval(), rng.choice((READ, WRITE, BOTH)))
+
+    def order(stream: StreamKey) -> None:
+        for other in used:
+            if other != stream and rng.random() < care:
+                program.edge(other, stream)
+
+    def allocate() -> None:
+        stream = rng.choice(used)
+        # The allocator hands out what was freed on the stream before it asks for more.
+        for block in [block for block in freed if program._owners[block] == stream]:
+            program.reuse(block)
+            freed.remove(block)
+        live.append(program.alloc(stream, nbytes))
+
+    if rng.random() < 0.2:
+        live.append(-1)  # Memory from before the trace began.
+        program._owners[-1] = rng.choice(used)
+    else:
+        allocate()
+    while launches > 0:
+        program.thread = rng.randint(0, 1)
+        action = rng.random()
+        stream = rng.choice(used)
+        if action < 0.45:
+            launches -= 1
+            order(stream)
+            program.launch(stream, *(access() for _ in range(rng.choice((1, 1, 1, 2, 3)))))
+        elif action < 0.50:
+            launches -= 1
+            order(stream)
+            communicator = rng.choice(used)
+            program.collective(stream, communicator, access())
+            if rng.random() < 0.7:
+                program.edge(communicator, rng.choice(used))
+        elif action < 0.62:
+            program.record(stream, rng.choice(events))
+        elif action < 0.78:
+            program.wait(stream, rng.choice(events))
+        elif action < 0.80:
+            program.synchronize_event(rng.choice(events))
+        elif action < 0.82:
+            program.synchronize_stream(stream, rng.choice(("", "item")))
+        elif action < 0.83:
+            program.synchronize_device(stream[0])
+        elif action < 0.87 and len(live) < 3:
+            allocate()
+        elif action < 0.92:
+            program.record_stream(rng.choice(live), stream)
+        elif action < 0.97:
+            block = live.pop(rng.randrange(len(live)))
+            order(program._owners[block])
+            program.free(block)
+            freed.append(block)
+            if not live:
+                allocate()
+        elif freed:
+            program.reuse(freed.pop())
+    return program.records
+
+
+def with_times(records: list[Record], *, cost: int = 2000) -> list[Record]:
+    """Add the ``ran`` records of an in-order run on a device that overlaps all it may."""
+    out: list[Record] = []
+    clocks: dict[StreamKey, int] = {}
+    recorded: dict[int, int] = {}
+    host = order = 0
+    for record in records:
+        out.append(record)
+        kind, seq = record[0], record[1]
+        if kind not in ("launch", "record", "wait"):
+            continue
+        host += 500
+        start = max(clocks.get(record[3], 0), host)
+        end = start
+        if kind == "launch":
+            end += cost + sum(hi - lo for _, lo, hi, _ in record[5])
+        elif kind == "wait":
+            end = max(start, recorded[record[4]])
+        else:
+            recorded[seq] = start
+        clocks[record[3]] = end
+        out.append(("ran", seq, order, start, end))
+        order += 1
+    return out
