@@ -1,0 +1,360 @@
+"""Order every conflicting access to ZeRO's gradient buffers, for one optimizer.
+
+Three kinds of memory are shared between streams in a backward of ZeRO-1 and ZeRO-2:
+
+- the *bucket buffers*: gradient hooks, on whatever streams they run, copy gradients into a buffer;
+  a reduction reads it on another stream, and then it is filled again;
+- *gradients outside the buckets* (larger than a bucket, or with ``contiguous_gradients: false``):
+  written by autograd on the hook's stream, reduced where they are, and freed by the host at once;
+- the *partition*: the reduced gradients that this rank keeps. Without ``overlap_comm`` each
+  reduction runs on the stream of the hook that triggers it, and all of them write there.
+
+Nothing here makes the host wait.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from accel_streams._backend import Backend, Stream, StreamId
+from accel_streams._tracker import Edge, EventPool, ProducerTracker
+from accel_streams.deepspeed import _versions
+from accel_streams.deepspeed._versions import Buckets, Key
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["EDGES", "Guard", "ZeroOrdering", "ZeroSynchronizing", "skip_edges"]
+
+EDGES = (
+    "bucket: allocation->write",
+    "bucket: release->write",
+    "bucket: producer->read",
+    "bucket: release->free",
+    "gradient: producer->read",
+    "gradient: keep-alive",
+    "partition: release->write",
+    "partition: keep-alive",
+)
+"""What the ordering consists of: waits, and memory that is kept from reuse."""
+
+skip_edges: set[str] = set()
+"""For tests only: edges that optimizers made from now on leave out, to prove each to be needed."""
+
+
+class Guard(Protocol):
+    """What is done around the seams of one optimizer.
+
+    Called with the optimizer each time, because a reference to it would keep it, and all of its
+    memory, alive until a garbage collection.
+    """
+
+    def before_allocation(self, optimizer: Any) -> None:
+        """Prepare for the bucket buffers being allocated, unless they exist."""
+
+    def after_allocation(self, optimizer: Any) -> None:
+        """Note that the bucket buffers exist."""
+
+    def before_write(self, optimizer: Any, param: torch.Tensor) -> None:
+        """Prepare for a hook that puts the gradient of ``param`` into a bucket."""
+
+    def after_write(self, optimizer: Any, param: torch.Tensor) -> None:
+        """Note that the hook has put it there."""
+
+    def before_reduction(self, optimizer: Any, comm_dtype: Any) -> None:
+        """Prepare for the reduction of the bucket of ``comm_dtype``; None: of every bucket."""
+
+    def after_reduction(self, optimizer: Any) -> None:
+        """Note that the reduction that began last has been submitted."""
+
+    def before_epilogue(self, optimizer: Any) -> None:
+        """Prepare for the last reduction of a backward, after which the buffers are freed."""
+
+    def after_epilogue(self, optimizer: Any) -> None:
+        """Note that the buffers have been freed."""
+
+    def before_step(self, optimizer: Any) -> None:
+        """Prepare for the reduced gradients being used, and freed."""
+
+
+@dataclass(slots=True)
+class _Buffer:
+    """A bucket buffer; known by a weak reference, so that its memory isn't kept."""
+
+    tensor: weakref.ref[torch.Tensor]
+    allocator: Stream
+    tracker: ProducerTracker
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """The gradient hook now running, and the bucket it has to reduce before it can write."""
+
+    stream: Stream
+    key: Key
+    reduces_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Reduction:
+    """A reduction between its two calls: the stream it runs on, and what it reads."""
+
+    consumer: Stream
+    reads: list[ProducerTracker]
+
+
+class ZeroOrdering:
+    """Order the accesses by events (``ACCEL_STREAMS_ZERO=track``)."""
+
+    def __init__(self, backend: Backend, buckets: Buckets) -> None:
+        self._backend = backend
+        self._buckets = buckets
+        self._skip = frozenset(skip_edges)
+        self._pool = EventPool(backend)
+        self._buffers: dict[tuple[Key, int], _Buffer] = {}
+        self._outside: dict[Key, ProducerTracker] = {}
+        self._partition = self._tracker("partition")
+        self._streams: set[StreamId] = set()
+        # The stream on which buffers seen for the first time have been allocated.
+        self._allocator: Stream | None = None
+        self._writer: _Writer | None = None
+        # The buffer that the writer has waited for.
+        self._admitted: tuple[Key, int] | None = None
+        self._reductions: list[_Reduction] = []
+        self._in_epilogue = False
+
+    # -- allocation ------------------------------------------------------------------------------
+
+    def before_allocation(self, optimizer: Any) -> None:
+        self._allocator = self._current_stream()
+
+    def after_allocation(self, optimizer: Any) -> None:
+        # Once for each buffer, and as soon as it exists: what its stream does later is no matter.
+        for key in self._buckets.keys(optimizer):
+            for index in range(len(self._buckets.buffers(optimizer, key))):
+                self._buffer(optimizer, key, index)
+
+    def _buffer(self, optimizer: Any, key: Key, index: int) -> _Buffer:
+        """Return what is known of a buffer, which may have been allocated since the last time."""
+        tensor = self._buckets.buffers(optimizer, key)[index]
+        known = self._buffers.get((key, index))
+        if known is not None and known.tensor() is tensor:
+            return known
+        allocator = self._current_stream() if self._allocator is None else self._allocator
+        tracker = self._tracker("bucket") if known is None else known.tracker
+        tracker.allocated(allocator)
+        buffer = _Buffer(weakref.ref(tensor), allocator, tracker)
+        self._buffers[key, index] = buffer
+        return buffer
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def before_write(self, optimizer: Any, param: torch.Tensor) -> None:
+        self._writer = self._admitted = None
+        if self._stays_outside(optimizer, param):
+            return
+        stream = self._current_stream()
+        key = self._buckets.key_of(optimizer, param)
+        elements = self._buckets.elements(optimizer, key) + param.numel()
+        # Which buffer comes after a full one is known for certain once the hook has reduced that.
+        writer = _Writer(stream, key, reduces_first=elements > optimizer.reduce_bucket_size)
+        if not writer.reduces_first:
+            self._admit(optimizer, key, self._buckets.index(optimizer, key), stream)
+        self._writer = writer
+
+    def after_write(self, optimizer: Any, param: torch.Tensor) -> None:
+        stream = self._current_stream()
+        key = self._buckets.key_of(optimizer, param)
+        self._writer = None
+        if self._stays_outside(optimizer, param):
+            self._gradients_outside(key).after_write(stream)
+            return
+        if param.numel() == 0:
+            return  # DeepSpeed ignores it, and where it doesn't there is nothing to write.
+        index = self._buckets.index(optimizer, key)
+        if self._admitted != (key, index):
+            raise _versions.unsupported(
+                [f"the bucket buffer that {_versions.WRITE} writes"], safe_mode=True
+            )
+        self._buffer(optimizer, key, index).tracker.after_write(stream)
+
+    def _admit(self, optimizer: Any, key: Key, index: int, stream: Stream) -> None:
+        self._buffer(optimizer, key, index).tracker.before_write(stream)
+        self._admitted = (key, index)
+
+    def _stays_outside(self, optimizer: Any, param: torch.Tensor) -> bool:
+        oversized: bool = param.numel() > optimizer.reduce_bucket_size
+        return oversized or not optimizer.contiguous_gradients
+
+    def _gradients_outside(self, key: Key) -> ProducerTracker:
+        tracker = self._outside.get(key)
+        if tracker is None:
+            tracker = self._outside[key] = self._tracker("gradient")
+        return tracker
+
+    # -- reducing --------------------------------------------------------------------------------
+
+    def before_reduction(self, optimizer: Any, comm_dtype: Any) -> None:
+        current = self._current_stream()
+        consumer = optimizer.reduction_stream if optimizer.overlap_comm else current
+        reads = []
+        for key in self._buckets.reduced_by(optimizer, comm_dtype):
+            if self._buckets.elements(optimizer, key) == 0:
+                continue
+            outside = self._waiting_outside(optimizer, key)
+            if outside:
+                tracker = self._gradients_outside(key)
+                self._keep_gradients_alive(outside, consumer)
+            else:
+                index = self._buckets.index(optimizer, key)
+                tracker = self._buffer(optimizer, key, index).tracker
+            tracker.before_read(consumer)
+            reads.append(tracker)
+        if reads:
+            self._partition.before_write(consumer)
+        self._reductions.append(_Reduction(consumer, reads))
+
+    def after_reduction(self, optimizer: Any) -> None:
+        reduction = self._reductions.pop()
+        for tracker in reduction.reads:
+            tracker.after_read(reduction.consumer)
+        if reduction.reads:
+            # It adds to what is there: the next one, wherever it runs, has to come after it.
+            self._partition.after_write(reduction.consumer)
+            self._partition.after_read(reduction.consumer)
+        if self._writer is not None and self._writer.reduces_first:
+            self._admit_after_reduction(optimizer, self._writer)
+        if self._in_epilogue:
+            self._end_backward(optimizer)
+
+    def _admit_after_reduction(self, optimizer: Any, writer: _Writer) -> None:
+        index = self._buckets.index(optimizer, writer.key)
+        # The hook swaps the buffers after the reduction, in which some releases reset the index.
+        swaps = optimizer.contiguous_gradients and optimizer.overlap_comm
+        self._admit(optimizer, writer.key, 1 - index if swaps else index, writer.stream)
+
+    def _waiting_outside(self, optimizer: Any, key: Key) -> list[torch.Tensor]:
+        """Return the gradients that wait for reduction and are in no bucket buffer."""
+        if not optimizer.contiguous_gradients:
+            return list(self._buckets.gradients(optimizer, key))
+        param = self._buckets.oversized(optimizer, key)
+        return [] if param is None else [optimizer.get_gradient_for_reduction(param)]
+
+    def _keep_gradients_alive(self, gradients: list[torch.Tensor], consumer: Stream) -> None:
+        # The host drops them as soon as the reduction is submitted, and their memory belongs to
+        # the stream of the backward. With a single stream the allocator knows all there is to know.
+        if len(self._streams | {self._backend.stream_id(consumer)}) == 1:
+            return
+        if "gradient: keep-alive" not in self._skip:
+            for gradient in gradients:
+                self._backend.keep_alive(gradient, consumer)
+
+    # -- the end of a backward, and the step -------------------------------------------------------
+
+    def before_epilogue(self, optimizer: Any) -> None:
+        self._in_epilogue = True
+
+    def after_epilogue(self, optimizer: Any) -> None:
+        self._in_epilogue = False
+
+    def before_step(self, optimizer: Any) -> None:
+        self._keep_partition_alive(optimizer, self._current_stream())
+
+    def _end_backward(self, optimizer: Any) -> None:
+        """Prepare for the buffers being freed: all of their reductions have been submitted."""
+        stream = self._current_stream()
+        self._partition.before_write(stream)
+        self._keep_partition_alive(optimizer, stream)
+        if "bucket: release->free" in self._skip:
+            return
+        for buffer in self._buffers.values():
+            if buffer.tensor() is not None:
+                # The allocator hands the memory to later work of this stream, so that waits, as if
+                # it were to write the buffer. Unlike keep_alive it leaves the memory free for the
+                # next backward, which wants as much again.
+                buffer.tracker.before_write(buffer.allocator)
+
+    def _keep_partition_alive(self, optimizer: Any, stream: Stream) -> None:
+        """Keep the reduced gradients, which other streams have allocated, until ``stream`` is done.
+
+        With a reduction stream there is no need: it allocates them, and allocates nothing further
+        before it has waited for the next backward, which comes after this use of them.
+        """
+        if optimizer.overlap_comm and optimizer.contiguous_gradients:
+            return
+        if len(self._streams | {self._backend.stream_id(stream)}) == 1:
+            return
+        if "partition: keep-alive" not in self._skip:
+            for tensor in _versions.partition_tensors(optimizer):
+                self._backend.keep_alive(tensor, stream)
+
+    # -- small things ----------------------------------------------------------------------------
+
+    def _current_stream(self) -> Stream:
+        stream = self._backend.current_stream()
+        self._streams.add(self._backend.stream_id(stream))
+        return stream
+
+    def _tracker(self, memory: str) -> ProducerTracker:
+        prefix = f"{memory}: "
+        skip = {edge.removeprefix(prefix) for edge in self._skip if edge.startswith(prefix)}
+        return ProducerTracker(
+            self._backend, pool=self._pool, skip_edges=cast("frozenset[Edge]", frozenset(skip))
+        )
+
+
+class ZeroSynchronizing:
+    """Let the host wait for the whole device around each reduction (``ACCEL_STREAMS_ZERO=sync``).
+
+    Slow and simple: for a DeepSpeed whose gradient hooks aren't understood, and to compare with.
+    ``buckets`` may be None: then the host also waits after each hook that might have allocated.
+    """
+
+    def __init__(self, backend: Backend, buckets: Buckets | None) -> None:
+        self._backend = backend
+        self._buckets = buckets
+        self._known: dict[tuple[Key, int], weakref.ref[torch.Tensor]] = {}
+
+    def before_allocation(self, optimizer: Any) -> None:
+        return None
+
+    def after_allocation(self, optimizer: Any) -> None:
+        self._synchronize_if_allocated(optimizer)
+
+    def before_write(self, optimizer: Any, param: torch.Tensor) -> None:
+        self._synchronize_if_allocated(optimizer)
+
+    def after_write(self, optimizer: Any, param: torch.Tensor) -> None:
+        return None
+
+    def before_reduction(self, optimizer: Any, comm_dtype: Any) -> None:
+        self._backend.synchronize()
+
+    def after_reduction(self, optimizer: Any) -> None:
+        self._backend.synchronize()
+
+    def before_epilogue(self, optimizer: Any) -> None:
+        return None
+
+    def after_epilogue(self, optimizer: Any) -> None:
+        return None
+
+    def before_step(self, optimizer: Any) -> None:
+        return None
+
+    def _synchronize_if_allocated(self, optimizer: Any) -> None:
+        if self._buckets is None or self._see_new_buffers(optimizer, self._buckets):
+            self._backend.synchronize()
+
+    def _see_new_buffers(self, optimizer: Any, buckets: Buckets) -> bool:
+        """Return whether there are buffers that weren't there the last time."""
+        new = False
+        for key in buckets.keys(optimizer):
+            for index, tensor in enumerate(buckets.buffers(optimizer, key)):
+                known = self._known.get((key, index))
+                if known is None or known() is not tensor:
+                    self._known[key, index] = weakref.ref(tensor)
+                    new = True
+        return new
