@@ -20,7 +20,6 @@ from accel_streams import (
     _registry,
 )
 from accel_streams._registry import BackendInfo
-
 from made_up_plugins import Plugins
 
 Source = Callable[..., str]
@@ -197,7 +196,7 @@ class TestLoad:
         self, plugins: Plugins, source: str, cause: type[BaseException]
     ) -> None:
         plugins.add("bad", source)
-        with pytest.raises(BrokenBackendError, match="dist-bad 1.0") as caught:
+        with pytest.raises(BrokenBackendError, match=r"dist-bad 1\.0") as caught:
             _registry.load("bad", discovered(plugins))
         assert isinstance(caught.value.__cause__, cause)
         assert cause.__name__ in str(caught.value)
@@ -347,7 +346,7 @@ class TestChoose:
     ) -> None:
         self.add(plugins, backend_source, "alpha")
         plugins.add("bad", "raise OSError('libvendor.so')")
-        with pytest.raises(BrokenBackendError, match="libvendor.so") as caught:
+        with pytest.raises(BrokenBackendError, match=r"libvendor\.so") as caught:
             _registry.choose("bad", discovered(plugins))
         assert isinstance(caught.value.__cause__, OSError)
 
