@@ -1,0 +1,237 @@
+"""What users of the simulated device call, beside torch's own interface."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from accel_streams import _settings
+from accel_streams._errors import FakeDeviceError
+from accel_streams.fake import _build, _collectives, _device
+from accel_streams.fake._extension import extension, is_loaded, set_extension
+
+__all__ = [
+    "SCHEDULES",
+    "Gate",
+    "enable",
+    "hold",
+    "is_enabled",
+    "name_storage",
+    "name_stream",
+    "operations",
+    "reset_counters",
+    "schedule",
+    "set_queue_capacity",
+    "set_schedule",
+    "start_trace",
+    "stop_trace",
+    "stream_names",
+    "synchronizing_ops",
+    "virtual_time",
+]
+
+SCHEDULES: tuple[str, ...] = ("in-order", "fifo", "lifo", "mru", "lru", "lazy", "random", "priority")
+# Records handed to a trace's sink at a time: enough to make the call's cost vanish, little enough memory.
+_SINK_RECORDS = 16384
+
+_stream_labels: dict[tuple[int, int], str] = {}
+
+
+def enable() -> None:
+    """Give torch the device type ``fake`` and the module ``torch.fake``; the second call does nothing.
+
+    The extension is built for the installed torch the first time (about half a minute) and cached. The
+    environment variables ``ACCEL_STREAMS_SCHEDULE`` and ``ACCEL_STREAMS_SEED`` choose the schedule.
+
+    Raises:
+        BuildError: The extension can't be built or loaded.
+        FakeDeviceError: Another package has taken torch's one place for a device from outside.
+        SettingError: An environment variable has an unknown value.
+    """
+    if is_loaded():
+        return
+    name, seed = _settings.schedule(), _settings.seed()
+    if name is not None and name not in SCHEDULES:
+        set_schedule(name)  # raises, before anything is built
+    _check_place_is_free()
+    module = _build.load_extension()
+    set_extension(module)
+    torch.utils.rename_privateuse1_backend(_device.DEVICE_TYPE)
+    torch._register_device_module(_device.DEVICE_TYPE, _device.make_module())
+    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    _collectives.register()
+    set_schedule(name or "in-order", seed)
+    atexit.register(_drain_at_exit, os.getpid())
+
+
+def _check_place_is_free() -> None:
+    taken = torch._C._get_privateuse1_backend_name()
+    if taken not in ("privateuseone", _device.DEVICE_TYPE):
+        raise FakeDeviceError(
+            f"torch has one place for a device from outside, and {taken!r} has taken it in this process. The fake "
+            f"device can't be used beside it: run it in a process that does not import the package behind {taken!r}."
+        )
+
+
+def _drain_at_exit(pid: int) -> None:
+    # Peers may be waiting for collectives that are queued here. Not in a forked child that never used the device.
+    if os.getpid() == pid or extension().pending() > 0:
+        extension().drain()
+
+
+def is_enabled() -> bool:
+    """Tell whether ``enable()`` has been called in this process."""
+    return is_loaded()
+
+
+def set_schedule(name: str, seed: int = 0) -> None:
+    """Choose in which order queued work runs from now on.
+
+    Args:
+        name: One of ``SCHEDULES``.
+        seed: For ``random`` and ``priority``: the same seed gives the same order.
+
+    Raises:
+        FakeDeviceError: There is no such schedule, or the seed is negative.
+    """
+    if name not in SCHEDULES:
+        raise FakeDeviceError(
+            f"Unknown schedule {name!r} for the fake device: expected one of {', '.join(SCHEDULES)}."
+        )
+    if seed < 0:
+        raise FakeDeviceError(f"A schedule's seed is a number from 0, got {seed}.")
+    extension().set_schedule(name, seed)
+
+
+def schedule() -> tuple[str, int]:
+    """Return the name and the seed of the schedule in use."""
+    name, seed = extension().schedule()
+    return str(name), int(seed)
+
+
+def set_queue_capacity(operations: int) -> None:
+    """Set how many operations may be queued before some of them run.
+
+    Args:
+        operations: At least 1; 4096 at first. A smaller queue needs less memory and hides reorderings
+            that reach further.
+    """
+    extension().set_capacity(operations)
+
+
+class Gate:
+    """A place in a stream that work queued behind it can't pass until ``release()``."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def release(self) -> None:
+        """Let the stream go on. May be called more than once, from any thread."""
+        self._handle.release()
+
+    @property
+    def released(self) -> bool:
+        """Whether the gate is open."""
+        return bool(self._handle.released)
+
+    def __enter__(self) -> Gate:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+def hold(stream: torch.Stream) -> Gate:
+    """Hold ``stream`` here: what is queued on it from now on waits until the gate is released."""
+    return Gate(extension().hold(stream.device_index, stream.stream_id))
+
+
+def operations() -> int:
+    """Return how many operations this process has queued."""
+    return int(extension().operations())
+
+
+def virtual_time() -> int:
+    """Return the host's virtual clock in nanoseconds.
+
+    It moves by a fixed cost for each operation and, when the host waits, to the time at which the awaited
+    work ends on a device whose streams run side by side. It does not depend on the machine.
+    """
+    return int(extension().host_clock())
+
+
+def synchronizing_ops() -> dict[str, int]:
+    """Return how often each operation has made the host wait for the device.
+
+    A wait nobody asked for hides missing waits between streams: tests assert what this returns.
+    """
+    return dict(extension().synchronizations())
+
+
+def reset_counters() -> None:
+    """Forget what ``synchronizing_ops`` has counted."""
+    extension().reset_counters()
+
+
+def name_stream(stream: torch.Stream, label: str) -> None:
+    """Give a stream the name that reports and pictures call it by."""
+    _stream_labels[stream.device_index, stream.stream_id] = label
+
+
+def name_storage(tensor: torch.Tensor, label: str) -> None:
+    """Give the memory behind ``tensor`` a name for reports, while a trace is recorded."""
+    extension().name_storage(tensor, label)
+
+
+def stream_names() -> dict[tuple[int, int], str]:
+    """Return the names of streams by (device index, stream id), communicators' own included."""
+    names = {(index, 0): "default stream" for index in range(extension().device_count())}
+    for index, stream_id, label in extension().communicator_streams():
+        names[index, stream_id] = label
+    return names | _stream_labels
+
+
+def start_trace(
+    *, sources: bool = True, sink: Callable[[list[tuple[Any, ...]]], None] | None = None
+) -> None:
+    """Record what is submitted and what runs, from now on.
+
+    Args:
+        sources: Note for each operation the innermost line of Python outside torch.
+        sink: Called with records as they gather, so that a long run needs no memory for them.
+    """
+    module = extension()
+    module.trace_take()
+    module.trace_sources(sources)
+    module.trace_sink(None if sink is None else lambda: sink(module.trace_take()), _SINK_RECORDS)
+    global _sink
+    _sink = sink
+    module.trace_enable(True)
+
+
+_sink: Callable[[list[tuple[Any, ...]]], None] | None = None
+
+
+def stop_trace() -> list[tuple[Any, ...]]:
+    """Stop recording and return the records; with a sink, hand it the rest and return an empty list."""
+    global _sink
+    module = extension()
+    module.drain()
+    module.trace_enable(False)
+    module.trace_sink(None, 0)
+    records: list[tuple[Any, ...]] = module.trace_take()
+    if _sink is None:
+        return records
+    sink, _sink = _sink, None
+    sink(records)
+    return []
