@@ -30,12 +30,14 @@ from accel_streams._errors import (
 )
 
 __all__ = [
+    "FAULTY",
     "GROUP",
     "BackendInfo",
     "State",
     "choose",
     "discover",
     "examine",
+    "fault",
     "find",
     "installed_entry_points",
     "load",
@@ -49,6 +51,9 @@ GROUP = "accel_streams.backends"
 
 State = Literal["registered", "usable", "unavailable", "broken", "incompatible", "conflict"]
 """``registered`` is all that is known of a backend as long as it has not been probed."""
+
+FAULTY: tuple[State, ...] = ("broken", "incompatible", "conflict")
+"""The states that are somebody's mistake, and not a matter of the machine."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -198,6 +203,14 @@ def probe(info: BackendInfo) -> BackendInfo:
     return _outcome(info, _usable)[0]
 
 
+def fault(info: BackendInfo) -> str:
+    """Return what to tell people about a backend that is in one of the faulty states."""
+    return (
+        f"The backend {info.name!r} of {info.origin} is left out, {info.state}: {info.reason}. "
+        "Report it to its authors, or hide it with ACCEL_STREAMS_PLUGINS."
+    )
+
+
 def choose(requested: str | None = None, infos: Sequence[BackendInfo] | None = None) -> Backend:
     """Return the usable backend called ``requested``, or (None) the one for this machine.
 
@@ -326,15 +339,9 @@ def _outcome(
 def _warn_once(info: BackendInfo) -> None:
     """Warn about a backend that nobody has named and that can't be loaded."""
     key = (info.origin, info.value)
-    if info.state not in ("broken", "incompatible", "conflict") or key in _warned:
-        return
-    _warned.add(key)
-    warnings.warn(
-        f"The backend {info.name!r} of {info.origin} is left out, {info.state}: {info.reason}. "
-        f"Report it to its authors, or hide it with ACCEL_STREAMS_PLUGINS.",
-        BackendWarning,
-        stacklevel=3,
-    )
+    if info.state in FAULTY and key not in _warned:
+        _warned.add(key)
+        warnings.warn(fault(info), BackendWarning, stacklevel=3)
 
 
 def _reported_device_type() -> str | None:

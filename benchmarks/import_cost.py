@@ -2,8 +2,8 @@
 
 Each sample is a new process. ``import_torch_added`` is the time to load and call the package's
 entry point once torch has been imported, which is what torch does at the end of its import.
-``list_own`` is the command ``accel-streams list`` after Python, typer and importlib.metadata, which
-others have to answer for, have been imported; ``list_process`` is the whole process.
+``list_own`` is the command ``accel-streams list`` inside a process, with all that it imports;
+``list_process`` is that process from start to end, and ``python_process`` one that does nothing.
 
 Example:
     python benchmarks/import_cost.py --samples 11
@@ -31,7 +31,7 @@ print((time.perf_counter() - start) * 1e3)
 """
 
 LIST_OWN = """
-import sys, time, typer, typer.core, importlib.metadata
+import sys, time
 start = time.perf_counter()
 from accel_streams.cli import main
 try:
@@ -41,19 +41,24 @@ finally:
     assert "torch" not in sys.modules
 """
 
-LIST_PROCESS = """
+PROCESS = """
 import subprocess, sys, time
 start = time.perf_counter()
-subprocess.run([sys.executable, "-m", "accel_streams.cli", "list"], check=True, stdout=-3)
+subprocess.run([sys.executable, {arguments}], check=True, stdout=subprocess.DEVNULL)
 print((time.perf_counter() - start) * 1e3)
 """
+LIST_PROCESS = PROCESS.format(arguments='"-m", "accel_streams.cli", "list"')
+PYTHON_PROCESS = PROCESS.format(arguments='"-c", ""')
 
 
 def sample(program: str, environment: dict[str, str]) -> float:
     """Run ``program`` in a new process and return the milliseconds that it prints last."""
+    inherited = dict(os.environ)
+    # An installation has its modules compiled; without this each process would compile them anew.
+    inherited.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, **environment},
+        env={**inherited, **environment},
         capture_output=True,
         text=True,
         check=True,
@@ -89,6 +94,7 @@ def main() -> None:
             measure("import_torch_added", ADDED, samples, TORCH_DEVICE_BACKEND_AUTOLOAD="0"),
             measure("list_own", LIST_OWN, samples),
             measure("list_process", LIST_PROCESS, samples),
+            measure("python_process", PYTHON_PROCESS, samples),
         ],
     }
     print(json.dumps(result, indent=2))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -41,7 +42,11 @@ class Autoload:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One installation. ``problems`` are what was asked for and doesn't hold; ``notes`` the rest."""
+    """One installation.
+
+    ``problems`` are what was asked for and doesn't hold, ``notes`` what else is worth knowing. A
+    version is None where the thing is not installed, the mode where its setting is unknown.
+    """
 
     accel_streams: str
     python: str
@@ -72,7 +77,7 @@ def diagnose() -> Diagnosis:
     backends = _backends(notes, problems)
     autoload = _autoload(torch, notes)
     accelerator = _accelerator(backends, problems)
-    _check_deepspeed(deepspeed, supported, accelerator, problems, notes)
+    _check_deepspeed(deepspeed, supported, notes, problems)
     return Diagnosis(
         accel_streams=__version__,
         python=f"{platform.python_version()} ({platform.python_implementation()})",
@@ -126,6 +131,30 @@ def _supported_deepspeed() -> str:
     return "unknown"
 
 
+def _check_deepspeed(
+    version: str | None, supported: str, notes: list[str], problems: list[str]
+) -> None:
+    if version is None:
+        notes.append("DeepSpeed is not installed: there is no training to put in order.")
+    elif not all(_holds(version, bound) for bound in supported.split(",")):
+        problems.append(
+            f"DeepSpeed {version} is outside the supported range {supported}. Install one inside "
+            "it; whether this one works is decided by what deepspeed.initialize finds in it."
+        )
+
+
+def _holds(version: str, bound: str) -> bool:
+    """Return whether a version keeps one bound, as in ``<=0.19.8``; no bound is always kept."""
+    if bound.startswith(">="):
+        return _release(version) >= _release(bound)
+    return not bound.startswith("<=") or _release(version) <= _release(bound)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version or bound: ``0.19.8`` of ``<=0.19.8+local``."""
+    return tuple(map(int, re.findall(r"\d+", version.partition("+")[0])[:3]))
+
+
 def _setting(read: Callable[[], object], problems: list[str]) -> str | None:
     try:
         value = read()
@@ -149,11 +178,7 @@ def _backends(notes: list[str], problems: list[str]) -> list[BackendInfo]:
             probed.append(_registry.probe(info))
         else:
             notes.append(f"ACCEL_STREAMS_PLUGINS leaves out the backend {info.name!r}.")
-    notes.extend(
-        f"The backend {info.name!r} of {info.origin} is left out, {info.state}: {info.reason}."
-        for info in probed
-        if info.state in ("broken", "incompatible", "conflict")
-    )
+    notes.extend(_registry.fault(info) for info in probed if info.state in _registry.FAULTY)
     return probed
 
 
@@ -210,3 +235,14 @@ def _environment(notes: list[str]) -> tuple[tuple[str, str | None], ...]:
             names.append(name)
             notes.append(f"{name} is set, and accel_streams reads no variable of that name.")
     return tuple((name, os.environ.get(name)) for name in names)
+
+
+def _fake_device() -> str:
+    """Return whether the simulated device has been built for this torch, and where that is."""
+    try:
+        plan = import_module("accel_streams.fake._build").plan_build()
+    except (ImportError, AccelStreamsError) as exc:
+        return f"can't be built: {exc}"
+    if plan.library.exists():
+        return f"built: {plan.library}"
+    return f"not built yet; the first use builds it in {plan.directory}"

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from accel_streams.cli._common import (
-    EXIT_FAILED,
-    SCHEMA,
-    JsonFile,
-    command_app,
-    table,
-    write_json,
-)
+from accel_streams.cli._common import EXIT_FAILED, JsonFile, command_app
 from accel_streams.cli._diagnosis import Diagnosis, diagnose
-from accel_streams.cli._list import backend_rows, backends_json
+from accel_streams.cli._listing import backend_rows, backends_json
+from accel_streams.cli._output import SCHEMA, table, write_json
 
 __all__ = ["app"]
 
@@ -31,7 +25,7 @@ def doctor(json_file: JsonFile = None) -> None:
     \b
     Example:
       accel-streams doctor --json doctor.json
-    """
+    """  # noqa: D301  (click wants the backspace itself)
     diagnosis = diagnose()
     typer.echo(_render(diagnosis))
     if json_file is not None:
