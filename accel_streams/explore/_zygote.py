@@ -48,8 +48,8 @@ class _Zygote:
 
     def prepare(self, log: Path) -> None:
         """Wait for permission, prepare the device and import what the scripts will need."""
-        if self._fork:
-            importlib.import_module("torch")
+        if self._fork and "torch" in self._device.preload:
+            importlib.import_module("torch")  # while rank 0 builds, if it has to
         self._await_permission()
         # Until here stderr is the parent's, so that a build of the device shows its progress.
         self._device.prepare()
