@@ -225,20 +225,24 @@ class Analyser:
         # An operation that read and wrote, or touched several intervals, is still one operation.
         merged: dict[int, tuple[Side, int, int]] = {}
         for stream, entry, first_mode, other in found:
-            seq = entry[1][1]
+            first = entry[1]
+            seq = first[1]
             if lifetime and stream in block.recorded and seq < (block.freed_at or 0):
                 continue  # The allocator itself waits for these.
-            if mode == READ and entry[1][0] == "alloc":
+            if mode == READ and first[0] == "alloc":
                 # Nothing but the allocation "wrote" what is read, or that write races as well.
                 continue
             lo, hi = max(cell.lo, other.lo), min(cell.hi, other.hi)
+            if first[0] == "launch":
+                first_mode = _mode_of(first, block.number, lo, hi)
             if seq in merged:
                 side, low, high = merged[seq]
                 first_mode |= side.mode
                 lo, hi = min(lo, low), max(hi, high)
             merged[seq] = (Side(stream, entry, first_mode), lo, hi)
         second = Side(state.index, stamp, mode)
-        for side, lo, hi in merged.values():
+        # The nearest first: it is the one to show of those from one place.
+        for _, (side, lo, hi) in sorted(merged.items(), reverse=True):
             # What there is of an order between the two streams.
             waited = state.last_waits.get(side.stream)
             self._findings.add(
@@ -253,6 +257,7 @@ class Analyser:
     def races(self, stream_names: StreamNames | None = None) -> list[Race]:
         """Return what was found so far, in order of the second operation.
 
+        Of several with one second operation, the one with the latest first operation comes first.
         ``stream_names`` says what to call streams, by (device index, stream id).
         """
         return self._findings.races(Names(self._clocks, stream_names or {}, self.device_type))
@@ -263,6 +268,15 @@ class Analyser:
                 f"the record {record!r} waits for the recording {record_seq}, which comes later; "
                 "expected the seq of an earlier record"
             )
+
+
+def _mode_of(record: Record, number: int, lo: int, hi: int) -> int:
+    """Return all that a launch does to some bytes, not only what it was the last to do."""
+    found = 0
+    for block, start, end, mode in record[5]:
+        if block == number and start < hi and lo < end:
+            found |= mode
+    return found
 
 
 def _unknown(record: Record) -> None:
@@ -279,7 +293,7 @@ def _out_of_order(record: Record, last_seq: int) -> None:
     )
 
 
-def _shape(record: Record) -> str:
-    known = isinstance(record, tuple) and record and isinstance(record[0], str)
-    fields = FIELDS.get(record[0], ()) if known else ()
+def _shape(record: object) -> str:
+    kind = record[0] if isinstance(record, tuple) and record else None
+    fields = FIELDS.get(kind, ()) if isinstance(kind, str) else ()
     return f"(kind, {', '.join(fields or ('seq', '...'))})"

@@ -12,6 +12,7 @@ from accel_streams.races._race import (
     Operation,
     Race,
     StreamNames,
+    consequence,
     early_wait,
     missing_edge,
     place,
@@ -123,6 +124,7 @@ class _Finding:
             hi=self.interval[1],
             first=first,
             second=second,
+            consequence=consequence(self.kind, first, second),
             missing_edge=missing_edge(first, second),
             note=note,
             count=self.count,
@@ -173,4 +175,6 @@ def _joined(one: Race, other: Race) -> Race:
 
 
 def _order(race: Race) -> tuple[int, int]:
-    return race.second.seq, race.first.seq
+    # The first report of several with one cause is then the one whose missing edge mends them all:
+    # from the last of the earlier operations to the first of the later ones.
+    return race.second.seq, -race.first.seq

@@ -32,7 +32,8 @@ def write_perfetto(
     device_type: str = "fake",
 ) -> None:
     """Write a trace for Perfetto. ``path`` is replaced only when everything is written."""
-    timeline = read_timeline(records)
+    involved = {seq for race in races for seq in (race.first.seq, race.second.seq)}
+    timeline = read_timeline(records, involved)
     with atomic_text(path) as file:
         file.write('{"displayTimeUnit":"ns","traceEvents":[\n')
         separator = ""

@@ -14,6 +14,7 @@ __all__ = [
     "Operation",
     "Race",
     "StreamNames",
+    "consequence",
     "early_wait",
     "kind_of",
     "missing_edge",
@@ -122,10 +123,10 @@ class Race:
     """Two conflicting accesses that nothing orders.
 
     ``first`` was submitted before ``second``. ``lo`` and ``hi`` bound the bytes of the buffer that
-    both touch. ``missing_edge`` says which wait is missing, ``note`` what there is in its place
-    (may be empty). ``count`` is how many pairs of operations the report stands for: they have the
-    same places, kind and buffer; ``streams`` lists the pairs of streams among them. ``first`` and
-    ``second`` are the earliest of them.
+    both touch. ``consequence`` says what can happen to the buffer ("it"), ``missing_edge`` which
+    wait is missing, ``note`` what there is in its place (may be empty). ``count`` is how many pairs
+    of operations the report stands for: they have the same places, kind and buffer; ``streams``
+    lists the pairs of streams among them. ``first`` and ``second`` are the earliest of them.
     """
 
     kind: Kind
@@ -135,6 +136,7 @@ class Race:
     hi: int
     first: Operation
     second: Operation
+    consequence: str
     missing_edge: str
     note: str = ""
     count: int = 1
@@ -148,6 +150,7 @@ class Race:
             "bytes": [self.lo, self.hi],
             "first": self.first.to_json(),
             "second": self.second.to_json(),
+            "consequence": self.consequence,
             "missing_edge": self.missing_edge,
             "note": self.note,
             "count": self.count,
@@ -167,6 +170,27 @@ def kind_of(first_mode: int, second_mode: int, *, lifetime: bool) -> Kind:
     if first_mode & READ and second_mode & WRITE:
         return "write-after-read"
     return "write-after-write"
+
+
+def consequence(kind: Kind, first: Operation, second: Operation) -> str:
+    """Say what can happen to the buffer, "it", as nothing orders the two operations."""
+    one = f"`{short_name(first.name)}` on `{first.stream_name}`"
+    other = f"`{short_name(second.name)}` on `{second.stream_name}`"
+    if kind == "use-after-free":
+        return (
+            f"its memory may be handed to new work on `{second.stream_name}` while {one} still "
+            "uses it"
+        )
+    if first.name == "alloc":
+        return (
+            f"{other} may write it while earlier work on `{first.stream_name}` still uses the "
+            "same memory"
+        )
+    if kind == "read-after-write":
+        return f"{other} may read it before {one} has written it"
+    if kind == "write-after-read":
+        return f"{other} may overwrite it while {one} still reads it"
+    return f"{one} and {other} write it in either order, and the later value may be lost"
 
 
 def missing_edge(first: Operation, second: Operation) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ __all__ = ["render_text", "to_json"]
 
 _VERBS: Final = {READ: "reads", WRITE: "writes", READ | WRITE: "reads and writes"}
 _SCHEMA: Final = 1
+_WIDTH: Final = 100
 
 
 def to_json(
@@ -67,30 +69,39 @@ def _paragraph(number: int, race: Race) -> list[str]:
     times = "" if race.count == 1 else f", {race.count:,} times"
     lines = [
         f"{number}. {race.kind} on {race.buffer}, bytes {race.lo:,} to {race.hi:,}{times}",
-        _operation("first", race.first),
-        _operation("then", race.second),
-        f"   missing: {race.missing_edge}",
+        *_item("first", _operation(race.first)),
+        *_item("then", _operation(race.second)),
+        *_item("so", race.consequence),
+        *_item("missing", race.missing_edge),
     ]
     if race.note:
-        lines.append(f"   note:    {race.note}")
+        lines += _item("note", race.note)
     others = [f"`{first}` / `{second}`" for first, second in race.streams[1:]]
     if others:
-        lines.append(f"   also between {', '.join(others)}")
+        lines += _item("also", f"between {', '.join(others)}")
     return lines
 
 
-def _operation(role: str, operation: Operation) -> str:
-    label = f"   {role + ':':<8} "
+def _item(label: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=f"   {label + ':':<8} ",
+        subsequent_indent=" " * 12,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _operation(operation: Operation) -> str:
+    name = operation.stream_name
     if operation.name == "alloc":
-        return (
-            f"{label}the memory is handed out to `{operation.stream_name}` "
-            f"at {place(operation.source, short=False)}"
-        )
+        return f"its memory is handed out to `{name}` at {place(operation.source, short=False)}"
     if operation.name == "reuse":
-        return f"{label}the memory, freed, may be handed to new work on `{operation.stream_name}`"
+        return f"its memory, freed, may be handed to new work on `{name}`"
     issued = f" (issued from `{operation.issuer_name}`)" if operation.issuer_name else ""
     return (
-        f"{label}{short_name(operation.name)} {_VERBS[operation.mode]} it on `{operation.stream_name}`{issued} "
+        f"{short_name(operation.name)} {_VERBS[operation.mode]} it on `{name}`{issued} "
         f"at {place(operation.source, short=False)}"
     )
 

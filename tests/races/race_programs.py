@@ -200,3 +200,79 @@ def with_times(records: list[Record], *, cost: int = 2000) -> list[Record]:
         out.append(("ran", seq, order, start, end))
         order += 1
     return out
+
+
+DEFAULT, SIDE, REDUCTION, COMMUNICATOR = (0, 0), (0, 1), (0, 2), (0, 3)
+STREAM_NAMES = {
+    DEFAULT: "init",
+    SIDE: "side1",
+    REDUCTION: "reduction_stream",
+    COMMUNICATOR: "fccl",
+}
+_ZERO = "/usr/lib/python3/site-packages/deepspeed/runtime/zero/stage_1_and_2.py"
+
+
+class DoubleBuffer(Recorder):
+    """Gradients copied from two streams into two buckets in turn, and reduced on a third.
+
+    The waits of `waits` are made: ``producers`` (the reduction waits for both producers),
+    ``release`` (a producer waits for the last reduction of the bucket), ``allocation`` (a producer
+    waits for the work that the memory of the buckets may still have queued).
+    """
+
+    ALL = frozenset({"producers", "release", "allocation"})
+
+    def __init__(self, waits: frozenset[str] = ALL, *, fills: int = 4, gradients: int = 4) -> None:
+        super().__init__()
+        self.line = ("", 0, "")
+        self.waits = waits
+        size = 1024
+        self.weights = self.at(11, "__init__").alloc(DEFAULT, size)
+        self.averaged = self.alloc(DEFAULT, size)
+        self.edge(DEFAULT, SIDE)
+        self.edge(DEFAULT, REDUCTION)
+        self.at(2120, "setup_buckets")
+        self.buckets = [self.alloc(DEFAULT, size * gradients) for _ in range(2)]
+        for index, bucket in enumerate(self.buckets):
+            self.name(bucket, f"ipg_buckets[bf16].buffer[{index}]")
+        if "allocation" in waits:
+            self.edge(DEFAULT, SIDE)
+        for fill in range(fills):
+            bucket = self.buckets[fill % 2]
+            for slot in range(gradients):
+                producer = (DEFAULT, SIDE)[(fill + slot) % 2]
+                self.gradient(producer, bucket, slot * size, size, f"released{fill % 2}")
+            self.reduce(bucket, size * gradients, f"released{fill % 2}")
+
+    def at(self, line: int, function: str) -> DoubleBuffer:
+        self.line = (_ZERO, line, function)
+        return self
+
+    def _source(self) -> tuple[str, int, str]:
+        return self.line
+
+    def gradient(self, stream: StreamKey, bucket: int, lo: int, size: int, release: str) -> None:
+        self.line = ("autograd", 0, "MmBackward0")
+        gradient = self.alloc(stream, size)
+        for _ in range(3):
+            self.launch(stream, (self.weights, 0, size, READ), name="aten::mm")
+        self.launch(stream, (gradient, 0, size, WRITE), name="aten::mm")
+        self.at(1456, "reduce_independent_p_g_buckets_and_remove_grads")
+        if "release" in self.waits:
+            self.wait(stream, release)
+        copied = (gradient, 0, size, READ), (bucket, lo, lo + size, WRITE)
+        self.launch(stream, *copied, name="aten::copy_")
+        self.free(gradient)
+
+    def reduce(self, bucket: int, nbytes: int, release: str) -> None:
+        self.at(1613, "average_tensor").edge(DEFAULT, REDUCTION)
+        if "producers" in self.waits:
+            self.edge(SIDE, REDUCTION)
+        whole = (bucket, 0, nbytes, BOTH)
+        self.at(1497, "gradient_reduction_w_predivide").launch(REDUCTION, whole, name="aten::div_")
+        self.at(1498, "gradient_reduction_w_predivide")
+        self.collective(REDUCTION, COMMUNICATOR, whole)
+        self.edge(COMMUNICATOR, REDUCTION)
+        read = (bucket, 0, nbytes, READ), (self.averaged, 0, 1024, WRITE)
+        self.at(1528, "allreduce_and_copy").launch(REDUCTION, *read, name="aten::copy_")
+        self.record(REDUCTION, release)
