@@ -78,6 +78,9 @@ class Guard(Protocol):
     def before_step(self, optimizer: Any) -> None:
         """Prepare for the reduced gradients being used, and freed."""
 
+    def after_step(self, optimizer: Any) -> None:
+        """Note that the reduced gradients have been used and freed."""
+
 
 @dataclass(slots=True)
 class _Buffer:
@@ -262,6 +265,9 @@ class ZeroOrdering:
     def before_step(self, optimizer: Any) -> None:
         self._keep_partition_alive(optimizer, self._current_stream())
 
+    def after_step(self, optimizer: Any) -> None:
+        return None
+
     def _end_backward(self, optimizer: Any) -> None:
         """Prepare for the buffers being freed: all of their reductions have been submitted."""
         stream = self._current_stream()
@@ -286,9 +292,11 @@ class ZeroOrdering:
             return
         if len(self._streams | {self._backend.stream_id(stream)}) == 1:
             return
-        if "partition: keep-alive" not in self._skip:
-            for tensor in _versions.partition_tensors(optimizer):
-                self._backend.keep_alive(tensor, stream)
+        if "partition: keep-alive" in self._skip:
+            return
+        for tensor in _versions.partition_tensors(optimizer):
+            for user in (*self._partition.users(), stream):
+                self._backend.keep_alive(tensor, user)
 
     # -- small things ----------------------------------------------------------------------------
 
@@ -343,6 +351,10 @@ class ZeroSynchronizing:
 
     def before_step(self, optimizer: Any) -> None:
         return None
+
+    def after_step(self, optimizer: Any) -> None:
+        # What the step has freed may belong to another stream.
+        self._backend.synchronize()
 
     def _synchronize_if_allocated(self, optimizer: Any) -> None:
         if self._buckets is None or self._see_new_buffers(optimizer, self._buckets):

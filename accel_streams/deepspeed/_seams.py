@@ -176,6 +176,9 @@ class _Labelling(_labels.Labels):
     def before_step(self, optimizer: Any) -> None:
         return None
 
+    def after_step(self, optimizer: Any) -> None:
+        return None
+
 
 # -- the wrappers ---------------------------------------------------------------------------
 
@@ -226,9 +229,13 @@ def _around_epilogue(wrapped: _Wrapped, instance: Any, args: _Arguments, kwargs:
 
 
 def _around_step(wrapped: _Wrapped, instance: Any, args: _Arguments, kwargs: _Keywords) -> Any:
-    for guard in _guards_of(instance):
+    guards = _guards_of(instance)
+    for guard in guards:
         guard.before_step(instance)
-    return wrapped(*args, **kwargs)
+    result = wrapped(*args, **kwargs)
+    for guard in guards:
+        guard.after_step(instance)
+    return result
 
 
 _WRAPPERS: dict[Seam, Callable[..., Any]] = {
