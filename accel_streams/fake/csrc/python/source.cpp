@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "glue.h"
+#include "../torch/glue.h"
 
 namespace accel_streams::fake {
 namespace {

@@ -8,7 +8,7 @@
 #include <map>
 #include <utility>
 
-#include "glue.h"
+#include "../torch/glue.h"
 
 namespace py = pybind11;
 

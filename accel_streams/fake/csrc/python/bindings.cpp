@@ -2,7 +2,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "collectives.h"
-#include "glue.h"
+#include "../torch/glue.h"
 #include "source.h"
 
 namespace py = pybind11;
