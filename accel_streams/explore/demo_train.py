@@ -58,8 +58,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the block's output, of the shape of `x`."""
         x = x + self.attention(self.norm_attention(x))
-        x += self.mlp(self.norm_mlp(x))
-        return x
+        output: Tensor = x + self.mlp(self.norm_mlp(x))
+        return output
 
 
 class GPT(nn.Module):
