@@ -5,9 +5,7 @@ Apart from what else the commands share, because that takes longer to import tha
 
 from __future__ import annotations
 
-import json
 import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,9 @@ SCHEMA = 1
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """Write ``document`` to ``path`` as a whole or not at all."""
+    import json  # Here, as only --json needs them.
+    import tempfile
+
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     if not is_replaceable(path):
         # A pipe or a device, such as /dev/stdout: nothing to keep whole, nothing to replace.

@@ -1,0 +1,70 @@
+"""What is built from the repository: every module, the sources of the extension, the entry points."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def metadata() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg", encoding="utf-8")
+    return parser
+
+
+def test_every_folder_with_modules_is_a_listed_package(
+    metadata: configparser.ConfigParser,
+) -> None:
+    listed = metadata["options"]["packages"].split()
+    folders = {path.parent for path in (ROOT / "accel_streams").rglob("__init__.py")}
+    packages = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
+    assert listed == sorted(packages | {"accel_streams.backends"})
+
+
+def test_the_declared_deepspeed_range_is_the_one_the_code_speaks_of(
+    metadata: configparser.ConfigParser,
+) -> None:
+    from accel_streams.deepspeed._versions import SUPPORTED
+
+    oldest, newest = re.findall(r"\d+\.\d+\.\d+", SUPPORTED)
+    extras = metadata["options.extras_require"]
+    for extra in ("deepspeed", "demo"):
+        assert f"deepspeed>={oldest},<={newest}" in extras[extra].split()
+    assert set(extras["fake"].split()) <= set(extras["demo"].split())
+
+
+def test_the_wheel_holds_everything(tmp_path: Path) -> None:
+    # From a copy: a build leaves files behind, and takes up what an earlier one has left.
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("accel_streams", "backends"):
+        shutil.copytree(ROOT / name, source / name, symlinks=True)
+    for name in ("setup.cfg", "pyproject.toml", "LICENSE", "README.md"):
+        shutil.copy(ROOT / name, source / name)
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"),
+            *("--no-build-isolation", "--wheel-dir", str(tmp_path), str(source)),
+        ],
+        check=True,
+        timeout=110,
+    )
+    (wheel,) = tmp_path.glob("accel_streams-*.whl")
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    expected = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "accel_streams").rglob("*")
+        if path.suffix in {".py", ".cpp", ".h"} or path.name == "py.typed"
+    }
+    expected |= {f"accel_streams/backends/{path.name}" for path in (ROOT / "backends").glob("*.py")}
+    assert names == expected
