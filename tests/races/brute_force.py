@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from accel_streams.races import READ, WRITE, Record, StreamKey
+from accel_streams.races import READ, WRITE, Race, Record, StreamKey
 
 # The seq of the earlier and of the later operation, and the block.
 Pair = tuple[int, int, int]
@@ -228,3 +228,40 @@ def _last(found: list[Touch], access: Touch) -> Iterator[Touch]:
             for one in last.values():
                 if mode == WRITE or access.mode & WRITE:
                     yield one
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What an analyser got wrong about one program."""
+
+    missed: set[Pair]
+    false_alarms: set[Pair]
+    racing: set[Pair]
+    ordered_conflicts: int
+
+    @property
+    def right(self) -> bool:
+        return not self.missed and not self.false_alarms
+
+
+def judge(records: list[Record], races: list[Race], *, by_running: bool = True) -> Judgement:
+    """Compare reports with what the program can do.
+
+    Every operation of the program needs a place of its own, or reports are merged. Without
+    ``by_running`` only the closure is taken, which is much faster for longer programs.
+    """
+    unordered = by_closure(records)
+    if by_running and by_execution(records) != unordered:
+        raise AssertionError("the two oracles disagree")
+    reported = {(race.first.seq, race.second.seq, race.block) for race in races}
+    racing = may_report(records, unordered)
+    found = touches(records)
+    conflicts = sum(
+        conflict(one, other) and one.stream != other.stream for other in found for one in found
+    )
+    return Judgement(
+        must_report(records, unordered) - reported,
+        reported - racing,
+        racing,
+        conflicts - len(racing),
+    )
