@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, NoReturn
 
@@ -111,19 +110,12 @@ class ModelBackend:
     def submit(self, stream: ModelStream, kind: str, what: object = None) -> None:
         self.queues.setdefault(self.stream_id(stream), []).append((kind, what))
 
-    def _forbidden(self, *args: object, **kwargs: object) -> Any:
+    def _forbidden(self, *args: Any, **kwargs: Any) -> Any:
         raise AssertionError("the tracker must not do this")
 
-    # Both would make the host wait or hold tensors; the others are none of the tracker's business.
-    query: Callable[[ModelEvent], bool] = _forbidden
-    synchronize: Callable[..., None] = _forbidden
-    keep_alive: Callable[[Any, ModelStream], None] = _forbidden
-    probe: Callable[[], str | None] = _forbidden
-    current_stream: Callable[..., ModelStream] = _forbidden
-    default_stream: Callable[..., ModelStream] = _forbidden
-    new_stream: Callable[..., ModelStream] = _forbidden
-    use_stream: Callable[[ModelStream], AbstractContextManager[Any]] = _forbidden
-    accelerator: Callable[[], Any] = _forbidden
+    # Some would make the host wait or hold a tensor; the others are none of the tracker's business.
+    query = synchronize = keep_alive = probe = accelerator = _forbidden
+    current_stream = default_stream = new_stream = use_stream = _forbidden
 
 
 class Step(NamedTuple):

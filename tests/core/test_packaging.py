@@ -1,4 +1,4 @@
-"""What is built from the repository: every module, the sources of the extension, the entry points."""
+"""What is built from the repository: all modules, the extension's sources, the entry points."""
 
 from __future__ import annotations
 
