@@ -16,7 +16,7 @@ SHARED: Final = -2
 # The epoch of an operation on its stream, its record, and the stream that its own waited for last.
 Stamp: TypeAlias = tuple[int, Record, int]
 
-_TIDY_AT: Final = 512
+_TIDY_AT: Final = 128
 
 
 class Cell:

@@ -410,7 +410,7 @@ class TestMemory:
             program.launch(P, (block, 0, number + 1, BOTH))
         program.write(Q, block, 0, 1)
         analyser.feed(program.records)
-        assert analyser.kept_accesses < 2500
+        assert analyser.kept_accesses < 1000
         assert len(analyser.races()) >= 1
 
 
