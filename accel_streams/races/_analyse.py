@@ -74,7 +74,9 @@ class Analyser:
         Raise TraceFormatError when a record is malformed, of an unknown kind, or out of order. The
         analysis can't go on from there: what it missed could have raced.
         """
-        submitting, known = self._clocks.submitting, self._clocks.known
+        clocks = self._clocks
+        streams, host = clocks.streams, clocks.host
+        submitting = clocks.submitting
         blocks, check, handlers = self._blocks, self._check, self._handlers
         last_seq, launches = self._last_seq, 0
         record: Record = ()
@@ -89,7 +91,9 @@ class Analyser:
                         _out_of_order(record, last_seq)
                     last_seq = seq
                     launches += 1
-                    state = submitting(key, thread)
+                    state = streams.get(key)
+                    if state is None or state.host_version != host.version:
+                        state = submitting(key, thread)
                     me = state.index
                     stamp = (state.vector[me], record, state.issuer)
                     for number, lo, hi, mode in accesses:
@@ -98,7 +102,7 @@ class Analyser:
                             block = blocks[number] = Block(number)
                         cell = block.cells.get((lo, hi))
                         if cell is None:
-                            cell = block.cell(lo, hi, known(thread))
+                            cell = block.cell(lo, hi, host.vector)
                         if block.sole != me:
                             if block.sole == UNTOUCHED:
                                 block.sole = me
@@ -158,9 +162,11 @@ class Analyser:
         self._clocks.synchronize_device(device, thread)
 
     def _alloc(self, record: Record) -> None:
-        _, _, thread, key, number, _, _ = record
-        state = self._clocks.submitting(key, thread)
-        self._block(number).allocated(record, state.index, state.vector[state.index])
+        _, _, _, key, number, _, _ = record
+        # Only the stream's own epoch matters here, and that is no news from the host.
+        state = self._clocks.streams.get(key) or self._clocks.stream(key)
+        block = self._blocks.get(number) or self._block(number)
+        block.allocated(record, state.index, state.vector[state.index])
 
     def _record_stream(self, record: Record) -> None:
         _, _, _, key, number = record
@@ -169,15 +175,17 @@ class Analyser:
 
     def _free(self, record: Record) -> None:
         _, seq, _, _, number = record
-        self._block(number).freed_at = seq
+        block = self._blocks.get(number) or self._block(number)
+        block.freed_at = seq
 
     def _reuse(self, record: Record) -> None:
         _, seq, thread, key, number = record
         block = self._blocks.pop(number, None)
         if block is None:
             return
-        state = self._clocks.submitting(key, thread)
+        state = self._clocks.streams.get(key) or self._clocks.stream(key)
         if block.sole not in (UNTOUCHED, state.index):
+            state = self._clocks.submitting(key, thread)
             if block.freed_at is None:
                 block.freed_at = seq
             whole = Cell(0, max([block.nbytes, *(hi for _, hi in block.cells)]))

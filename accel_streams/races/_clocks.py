@@ -68,25 +68,17 @@ class Clocks:
     """The clocks of all streams and of the host.
 
     One host clock serves all threads: autograd hands work from the thread that calls `backward` to
-    its device thread and back, and a trace does not say where. `host_of` is the place to change
-    once it does.
+    its device thread and back, and a trace does not say where. Once it does, `host` becomes one
+    clock a thread.
     """
 
     def __init__(self) -> None:
         self.streams: dict[StreamKey, StreamClock] = {}
         self.by_index: list[StreamClock] = []
-        self._host = HostClock()
+        self.host = HostClock()
         # By the seq of a recording: the stream's clock there, and the record.
         self._recordings: dict[int, tuple[tuple[int, ...], Record]] = {}
         self._prune_at = _PRUNE_AT
-
-    def host_of(self, thread: int) -> HostClock:
-        """Return the clock that the host thread ``thread`` submits under."""
-        return self._host
-
-    def known(self, thread: int) -> list[int]:
-        """Return the epochs that the host thread ``thread`` knows to have finished."""
-        return self.host_of(thread).vector
 
     def stream(self, key: StreamKey) -> StreamClock:
         """Return the clock of the stream ``key``, a new one on its first use."""
@@ -95,7 +87,7 @@ class Clocks:
             state = StreamClock(key, len(self.by_index))
             for other in self.by_index:
                 other.vector.append(0)
-            self._host.vector.append(0)
+            self.host.vector.append(0)
             self.by_index.append(state)
             self.streams[key] = state
         return state
@@ -103,7 +95,7 @@ class Clocks:
     def submitting(self, key: StreamKey, thread: int) -> StreamClock:
         """Return the clock of ``key`` for an operation that ``thread`` submits now."""
         state = self.streams.get(key) or self.stream(key)
-        host = self.host_of(thread)
+        host = self.host
         if state.host_version != host.version:
             state.join(host.vector)
             state.host_version = host.version
@@ -136,14 +128,14 @@ class Clocks:
     def synchronize_stream(self, key: StreamKey, thread: int) -> None:
         """The host waited for all work of a stream."""
         state = self.submitting(key, thread)
-        self.host_of(thread).join(state.vector)
+        self.host.join(state.vector)
         state.vector[state.index] += 1
 
     def synchronize_recording(self, thread: int, record_seq: int) -> None:
         """The host saw a recording complete."""
         recording = self._recordings.get(record_seq)
         if recording is not None:
-            self.host_of(thread).join(recording[0])
+            self.host.join(recording[0])
 
     def synchronize_device(self, device: int, thread: int) -> None:
         """The host waited for all work of one device; other devices' work stays unknown."""
@@ -153,7 +145,7 @@ class Clocks:
 
     def _prune(self) -> None:
         # A recording that the host has seen complete orders nothing any more.
-        known = self._host.vector
+        known = self.host.vector
         self._recordings = {
             seq: recording
             for seq, recording in self._recordings.items()

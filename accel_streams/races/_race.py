@@ -59,8 +59,10 @@ def place(source: Source | None, *, short: bool = True) -> str:
 
 
 def short_name(operation: str) -> str:
-    """Return an operation's name as people say it: ``copy_`` for ``aten::copy_``."""
-    return operation.removeprefix("aten::")
+    """Return an operation's name as people say it: ``div`` for ``aten::div.out``."""
+    if not operation.startswith("aten::"):
+        return operation
+    return operation.removeprefix("aten::").partition(".")[0]
 
 
 def size(nbytes: int) -> str:
