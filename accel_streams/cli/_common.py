@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -52,9 +52,8 @@ def _check_json_file(path: Path | None) -> Path | None:
     return path
 
 
-# Optional, since typer looks at the annotation at run time and its older releases know no "| None".
 JsonFile = Annotated[
-    Optional[Path],  # noqa: UP045
+    Path | None,
     typer.Option(
         "--json",
         metavar="FILE",

@@ -115,6 +115,12 @@ def test_ds_accelerator_with_nothing_after_the_colon(monkeypatch: pytest.MonkeyP
         _settings.ds_accelerator()
 
 
+def test_the_schedules_are_those_of_the_simulated_device() -> None:
+    from accel_streams.fake import SCHEDULES
+
+    assert SCHEDULES == _settings.SCHEDULES
+
+
 def test_every_variable_has_a_case_here() -> None:
     tested = {variable for variable, *_ in CASES} | {"DS_ACCELERATOR"}
     assert tested == set(_settings.VARIABLES)
