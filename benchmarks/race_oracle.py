@@ -34,6 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first program's seed")
     arguments = parser.parse_args(argv)
     missed: list[int] = []
+    wrong_kinds: list[int] = []
     false_alarms: list[int] = []
     racing = ordered = free_of_races = records_seen = 0
     start = time.perf_counter()
@@ -48,6 +49,8 @@ def main(argv: list[str] | None = None) -> int:
         free_of_races += not judgement.racing
         if judgement.missed:
             missed.append(seed)
+        if judgement.wrong_kinds:
+            wrong_kinds.append(seed)
         if judgement.false_alarms:
             false_alarms.append(seed)
         if sys.stderr.isatty() and seed % 200 == 0:
@@ -62,11 +65,12 @@ def main(argv: list[str] | None = None) -> int:
         "programs_free_of_races": free_of_races,
         "seeds_with_a_missed_pair": missed,
         "seeds_with_a_false_alarm": false_alarms,
+        "seeds_with_a_wrong_kind": wrong_kinds,
         "seconds": round(time.perf_counter() - start, 1),
     }
     json.dump(result, sys.stdout, indent=2)
     print()
-    return 1 if missed or false_alarms else 0
+    return 1 if missed or false_alarms or wrong_kinds else 0
 
 
 if __name__ == "__main__":

@@ -9,19 +9,15 @@ on the stream that owns it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
 
 from accel_streams._errors import TraceFormatError
 from accel_streams.races._clocks import Clocks, StreamClock
 from accel_streams.races._findings import Findings, Names, Side
 from accel_streams.races._memory import SHARED, UNTOUCHED, Block, Cell, Stamp
-from accel_streams.races._race import Race, StreamNames, kind_of
+from accel_streams.races._race import Race, StreamNames
 from accel_streams.races._records import FIELDS, READ, WRITE, Record
 
 __all__ = ["Analyser"]
-
-# The stream of a last access, the access, its mode, and the interval it was made to.
-_Conflict: TypeAlias = tuple[int, Stamp, int, Cell]
 
 
 class Analyser:
@@ -205,62 +201,35 @@ class Analyser:
     def _check(self, state: StreamClock, stamp: Stamp, block: Block, cell: Cell, mode: int) -> None:
         """Compare an access with the last conflicting ones of every stream."""
         vector = state.vector
-        found: list[_Conflict] | None = None
+        found: dict[int, Side] | None = None
         for other in (cell, *cell.overlaps):
             for stream, entry in other.writes.items():
                 if entry[0] > vector[stream]:
-                    found = found or []
-                    found.append((stream, entry, WRITE, other))
+                    found = found or {}
+                    found[entry[1][1]] = Side(stream, entry)
             if mode & WRITE:
                 for stream, entry in other.reads.items():
                     if entry[0] > vector[stream]:
-                        found = found or []
-                        found.append((stream, entry, READ, other))
+                        found = found or {}
+                        found[entry[1][1]] = Side(stream, entry)
         if found is not None:
-            self._report(state, stamp, block, cell, mode, found)
+            self._report(state, stamp, block, mode, found)
 
     def _report(
-        self,
-        state: StreamClock,
-        stamp: Stamp,
-        block: Block,
-        cell: Cell,
-        mode: int,
-        found: list[_Conflict],
+        self, state: StreamClock, stamp: Stamp, block: Block, mode: int, found: dict[int, Side]
     ) -> None:
-        record = stamp[1]
-        lifetime = record[0] == "reuse"
-        # An operation that read and wrote, or touched several intervals, is still one operation.
-        merged: dict[int, tuple[Side, int, int]] = {}
-        for stream, entry, first_mode, other in found:
-            first = entry[1]
-            seq = first[1]
-            if lifetime and stream in block.recorded and seq < (block.freed_at or 0):
+        second = Side(state.index, stamp)
+        # The nearest first: it is the one to show of those from one place.
+        for seq, first in sorted(found.items(), reverse=True):
+            recorded = stamp[1][0] == "reuse" and first.stream in block.recorded
+            if recorded and seq < (block.freed_at or 0):
                 continue  # The allocator itself waits for these.
-            if mode == READ and first[0] == "alloc":
+            if mode == READ and first.stamp[1][0] == "alloc":
                 # Nothing but the allocation "wrote" what is read, or that write races as well.
                 continue
-            lo, hi = max(cell.lo, other.lo), min(cell.hi, other.hi)
-            if first[0] == "launch":
-                first_mode = _mode_of(first, block.number, lo, hi)
-            if seq in merged:
-                side, low, high = merged[seq]
-                first_mode |= side.mode
-                lo, hi = min(lo, low), max(hi, high)
-            merged[seq] = (Side(stream, entry, first_mode), lo, hi)
-        second = Side(state.index, stamp, mode)
-        # The nearest first: it is the one to show of those from one place.
-        for _, (side, lo, hi) in sorted(merged.items(), reverse=True):
-            # What there is of an order between the two streams.
-            waited = state.last_waits.get(side.stream)
-            self._findings.add(
-                kind_of(side.mode, mode, lifetime=lifetime),
-                block,
-                (lo, hi),
-                side,
-                second,
-                waited,
-            )
+            # What there is of an order between the two streams, for the report.
+            waited = state.last_waits.get(first.stream)
+            self._findings.add(block, first, second, waited)
 
     def races(self, stream_names: StreamNames | None = None) -> list[Race]:
         """Return what was found so far, in order of the second operation.
@@ -276,15 +245,6 @@ class Analyser:
                 f"the record {record!r} waits for the recording {record_seq}, which comes later; "
                 "expected the seq of an earlier record"
             )
-
-
-def _mode_of(record: Record, number: int, lo: int, hi: int) -> int:
-    """Return all that a launch does to some bytes, not only what it was the last to do."""
-    found = 0
-    for block, start, end, mode in record[5]:
-        if block == number and start < hi and lo < end:
-            found |= mode
-    return found
 
 
 def _unknown(record: Record) -> None:

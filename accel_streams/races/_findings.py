@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+import sys
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -15,21 +18,34 @@ from accel_streams.races._race import (
     consequence,
     early_wait,
     missing_edge,
-    place,
     size,
     stream_label,
+    where,
 )
-from accel_streams.races._records import Record, Source, StreamKey, is_collective
+from accel_streams.races._records import (
+    READ,
+    WRITE,
+    Access,
+    Record,
+    Source,
+    StreamKey,
+    is_collective,
+)
 
 __all__ = ["Findings", "Names", "Side"]
 
 
 class Side(NamedTuple):
-    """One operation of a race: its stream (by index), its stamp, its mode on the buffer."""
+    """One operation of a race: its stream (by index) and its stamp."""
 
     stream: int
     stamp: Stamp
-    mode: int
+
+    @property
+    def seq(self) -> int:
+        """Its place in the order of submission."""
+        seq: int = self.stamp[1][1]
+        return seq
 
     @property
     def place(self) -> object:
@@ -55,30 +71,74 @@ class Names:
         return stream_label(self.key(index), self.given, self.device_type)
 
 
+class _Meeting(NamedTuple):
+    """How two operations conflict in one block: the bytes, and what each does to them."""
+
+    kind: Kind
+    lo: int
+    hi: int
+    first_mode: int
+    second_mode: int
+
+
+def _meet(first: Side, second: Side, block: int) -> _Meeting:
+    """Gather all conflicting accesses of two operations to a block."""
+    pairs = [
+        (max(a[1], b[1]), min(a[2], b[2]), a[3], b[3])
+        for a in _accesses(first.stamp[1], block)
+        for b in _accesses(second.stamp[1], block)
+        if a[1] < b[2] and b[1] < a[2] and (a[3] | b[3]) & WRITE
+    ]
+    first_mode = functools.reduce(operator.or_, (pair[2] for pair in pairs))
+    second_mode = functools.reduce(operator.or_, (pair[3] for pair in pairs))
+    kind: Kind = "write-after-write"
+    # The flow of data first, where several names fit.
+    if second.stamp[1][0] == "reuse":
+        kind = "use-after-free"
+    elif first.stamp[1][0] == "alloc":
+        pass
+    elif any(a & WRITE and b & READ for _, _, a, b in pairs):
+        kind = "read-after-write"
+    elif any(a & READ and b & WRITE for _, _, a, b in pairs):
+        kind = "write-after-read"
+    lo, hi = min(pair[0] for pair in pairs), max(pair[1] for pair in pairs)
+    return _Meeting(kind, lo, hi, first_mode, second_mode)
+
+
+def _accesses(record: Record, block: int) -> list[Access]:
+    if record[0] == "launch":
+        return [access for access in record[5] if access[0] == block]
+    nbytes: int = record[5] if record[0] == "alloc" else sys.maxsize
+    return [(block, 0, nbytes, WRITE)]
+
+
 class Findings:
     """All racing pairs, one entry for each pair of places, kind and buffer."""
 
     def __init__(self) -> None:
         self.total = 0
         self._by_place: dict[tuple[object, ...], _Finding] = {}
+        self._latest = -1
+        self._counted: set[tuple[int, int]] = set()
 
-    def add(
-        self,
-        kind: Kind,
-        block: Block,
-        interval: tuple[int, int],
-        first: Side,
-        second: Side,
-        waited: Record | None,
-    ) -> None:
-        """Count a racing pair. ``waited``: see `_Finding`."""
+    def add(self, block: Block, first: Side, second: Side, waited: Record | None) -> None:
+        """Count a racing pair of operations; ``waited``: see `_Finding`.
+
+        A pair that meets in several intervals of the block is counted once.
+        """
+        if second.seq != self._latest:
+            self._latest = second.seq
+            self._counted.clear()
+        if (first.seq, block.number) in self._counted:
+            return
+        self._counted.add((first.seq, block.number))
         self.total += 1
+        meeting = _meet(first, second, block.number)
         buffer = block.label or (block.number if block.alloc is None else block.alloc[5:])
-        key = (kind, buffer, first.place, second.place)
+        key = (meeting.kind, buffer, first.place, second.place)
         finding = self._by_place.get(key)
         if finding is None:
-            finding = _Finding(kind, block, interval, first, second, waited)
-            self._by_place[key] = finding
+            finding = self._by_place[key] = _Finding(block, meeting, first, second, waited)
         finding.count += 1
         finding.pairs[first.stream, second.stream] = None
 
@@ -98,9 +158,8 @@ class Findings:
 class _Finding:
     """The races of one pair of places, kind and buffer, while they are counted."""
 
-    kind: Kind
     block: Block
-    interval: tuple[int, int]
+    meeting: _Meeting
     first: Side
     second: Side
     # The newest recording on the first's stream that the second's stream waited for.
@@ -111,20 +170,21 @@ class _Finding:
 
     def race(self, names: Names) -> Race:
         """Put the finding into words."""
-        first = _operation(self.first, names)
-        second = _operation(self.second, names)
+        kind = self.meeting.kind
+        first = _operation(self.first, self.meeting.first_mode, names)
+        second = _operation(self.second, self.meeting.second_mode, names)
         note = ""
         if self.waited is not None and first.issuer is None and second.issuer is None:
             note = early_wait(first, second, self.waited[4])
         return Race(
-            kind=self.kind,
+            kind=kind,
             buffer=_buffer(self.block),
             block=self.block.number,
-            lo=self.interval[0],
-            hi=self.interval[1],
+            lo=self.meeting.lo,
+            hi=self.meeting.hi,
             first=first,
             second=second,
-            consequence=consequence(self.kind, first, second),
+            consequence=consequence(kind, first, second),
             missing_edge=missing_edge(first, second),
             note=note,
             count=self.count,
@@ -132,7 +192,7 @@ class _Finding:
         )
 
 
-def _operation(side: Side, names: Names) -> Operation:
+def _operation(side: Side, mode: int, names: Names) -> Operation:
     _, record, issuer = side.stamp
     name = _name(record)
     issued = issuer >= 0 and is_collective(name)
@@ -143,7 +203,7 @@ def _operation(side: Side, names: Names) -> Operation:
         source=_source(record),
         seq=record[1],
         thread=record[2],
-        mode=side.mode,
+        mode=mode,
         issuer=names.key(issuer) if issued else None,
         issuer_name=names.label(issuer) if issued else None,
     )
@@ -165,7 +225,7 @@ def _buffer(block: Block) -> str:
         return block.label
     if block.alloc is None:
         return f"memory allocated before the trace began (block {block.number})"
-    return f"{size(block.nbytes)} allocated at {place(block.alloc[6], short=False)}"
+    return f"{size(block.nbytes)} allocated {where(block.alloc[6], short=False)}"
 
 
 def _joined(one: Race, other: Race) -> Race:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from accel_streams.races._files import atomic_text
-from accel_streams.races._race import Race, StreamNames, place, stream_label
+from accel_streams.races._race import Race, StreamNames, stream_label, where
 from accel_streams.races._records import READ, WRITE, Record
 from accel_streams.races._timeline import Slice, Timeline, read_timeline
 
@@ -86,7 +86,7 @@ def _launch(each: Slice, timeline: Timeline) -> dict[str, Any]:
         "dur": max(each.end - each.start, 1) / 1000,
         "args": {
             "seq": each.seq,
-            "source": place(each.source, short=False),
+            "source": where(each.source, short=False),
             "accesses": accesses,
         },
     }
@@ -101,7 +101,7 @@ def _instant(each: Slice) -> dict[str, Any]:
         "pid": each.stream[0],
         "tid": each.stream[1],
         "ts": each.start / 1000,
-        "args": {"seq": each.seq, "source": place(each.source, short=False)},
+        "args": {"seq": each.seq, "source": where(each.source, short=False)},
     }
 
 

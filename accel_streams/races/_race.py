@@ -16,12 +16,11 @@ __all__ = [
     "StreamNames",
     "consequence",
     "early_wait",
-    "kind_of",
     "missing_edge",
-    "place",
     "short_name",
     "size",
     "stream_label",
+    "where",
 ]
 
 Kind: TypeAlias = Literal[
@@ -43,19 +42,19 @@ def stream_label(stream: StreamKey, names: StreamNames, device_type: str) -> str
     return f"stream {number} of {device_type}:{device}"
 
 
-def place(source: Source | None, *, short: bool = True) -> str:
-    """Return where an operation comes from, in words that fit after "at".
+def where(source: Source | None, *, short: bool = True) -> str:
+    """Return where an operation comes from, with its preposition: ``at file.py:17``.
 
     With ``short`` only the file's name is given, else its path from the package on.
     """
     if source is None:
-        return "an unknown place"
+        return "at an unknown place"
     file, line, function = source
     if is_backward(source):
-        return f"{function} (backward)"
+        return f"in {function} of the backward pass"
     if short:
-        return f"{os.path.basename(file)}:{line}"
-    return f"{_from_package(file)}:{line} in {function}"
+        return f"at {os.path.basename(file)}:{line}"
+    return f"at {_from_package(file)}:{line} in {function}"
 
 
 def short_name(operation: str) -> str:
@@ -163,17 +162,6 @@ class Race:
         return f"{self.kind} on {self.buffer}: {self.missing_edge}"
 
 
-def kind_of(first_mode: int, second_mode: int, *, lifetime: bool) -> Kind:
-    """Name the conflict of two modes, the flow of data first where several names fit."""
-    if lifetime:
-        return "use-after-free"
-    if first_mode & WRITE and second_mode & READ:
-        return "read-after-write"
-    if first_mode & READ and second_mode & WRITE:
-        return "write-after-read"
-    return "write-after-write"
-
-
 def consequence(kind: Kind, first: Operation, second: Operation) -> str:
     """Say what can happen to the buffer, "it", as nothing orders the two operations."""
     one = f"`{short_name(first.name)}` on `{first.stream_name}`"
@@ -202,20 +190,20 @@ def missing_edge(first: Operation, second: Operation) -> str:
     program can reach: the one that issues the collective, and the one that waits for its result.
     """
     waiting = second.issuer_name or second.stream_name
-    where = place(first.source)
+    origin = where(first.source)
     if first.issuer_name is not None and first.issuer_name == waiting:
         name = short_name(first.name)
-        wait = f"stream `{waiting}` must wait for the end of `{name}` at {where} (Work.wait())"
+        wait = f"stream `{waiting}` must wait for the end of `{name}` {origin} (Work.wait())"
     else:
         if first.name == "alloc":
             event = (
-                f"an event recorded after the allocation at {where}: its earlier work may still "
+                f"an event recorded after the allocation {origin}: its earlier work may still "
                 "use that memory"
             )
         elif first.issuer_name is not None:
-            event = f"an event recorded after its wait for `{short_name(first.name)}` at {where}"
+            event = f"an event recorded after its wait for `{short_name(first.name)}` {origin}"
         else:
-            event = f"an event recorded after its `{short_name(first.name)}` at {where}"
+            event = f"an event recorded after its `{short_name(first.name)}` {origin}"
         wait = (
             f"stream `{waiting}` must wait for `{first.issuer_name or first.stream_name}` ({event})"
         )
@@ -224,12 +212,12 @@ def missing_edge(first: Operation, second: Operation) -> str:
         if first.issuer_name is None:
             edge += f", or record_stream(`{first.stream_name}`) must be called on it before that"
         return edge
-    return f"{wait} before `{short_name(second.name)}` at {place(second.source)}"
+    return f"{wait} before `{short_name(second.name)}` {where(second.source)}"
 
 
 def early_wait(first: Operation, second: Operation, recorded_at: Source | None) -> str:
     """Say that there is a wait, but for an event recorded before ``first``."""
     return (
         f"`{second.stream_name}` does wait for `{first.stream_name}`, but for an event recorded "
-        f"before that, at {place(recorded_at)}"
+        f"before that, {where(recorded_at)}"
     )

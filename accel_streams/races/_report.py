@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from accel_streams.races._race import Operation, Race, place, short_name
+from accel_streams.races._race import Operation, Race, short_name, where
 from accel_streams.races._records import READ, WRITE
 
 __all__ = ["render_text", "to_json"]
@@ -96,13 +96,13 @@ def _item(label: str, text: str) -> list[str]:
 def _operation(operation: Operation) -> str:
     name = operation.stream_name
     if operation.name == "alloc":
-        return f"its memory is handed out to `{name}` at {place(operation.source, short=False)}"
+        return f"its memory is handed out to `{name}` {where(operation.source, short=False)}"
     if operation.name == "reuse":
         return f"its memory, freed, may be handed to new work on `{name}`"
     issued = f" (issued from `{operation.issuer_name}`)" if operation.issuer_name else ""
     return (
         f"{short_name(operation.name)} {_VERBS[operation.mode]} it on `{name}`{issued} "
-        f"at {place(operation.source, short=False)}"
+        f"{where(operation.source, short=False)}"
     )
 
 

@@ -236,12 +236,13 @@ class Judgement:
 
     missed: set[Pair]
     false_alarms: set[Pair]
+    wrong_kinds: set[tuple[Pair, str]]
     racing: set[Pair]
     ordered_conflicts: int
 
     @property
     def right(self) -> bool:
-        return not self.missed and not self.false_alarms
+        return not self.missed and not self.false_alarms and not self.wrong_kinds
 
 
 def judge(records: list[Record], races: list[Race], *, by_running: bool = True) -> Judgement:
@@ -253,15 +254,42 @@ def judge(records: list[Record], races: list[Race], *, by_running: bool = True) 
     unordered = by_closure(records)
     if by_running and by_execution(records) != unordered:
         raise AssertionError("the two oracles disagree")
-    reported = {(race.first.seq, race.second.seq, race.block) for race in races}
+    reported = {(race.first.seq, race.second.seq, race.block): race.kind for race in races}
     racing = may_report(records, unordered)
     found = touches(records)
     conflicts = sum(
         conflict(one, other) and one.stream != other.stream for other in found for one in found
     )
     return Judgement(
-        must_report(records, unordered) - reported,
-        reported - racing,
-        racing,
-        conflicts - len(racing),
+        missed=must_report(records, unordered) - set(reported),
+        false_alarms=set(reported) - racing,
+        wrong_kinds={
+            (pair, kind) for pair, kind in reported.items() if kind != kind_of(found, pair)
+        },
+        racing=racing,
+        ordered_conflicts=conflicts - len(racing),
     )
+
+
+def kind_of(found: list[Touch], pair: Pair) -> str:
+    """Name a conflict by what happens to its bytes."""
+    done: list[dict[int, int]] = []
+    kinds: list[str] = []
+    for seq in pair[:2]:
+        modes: dict[int, int] = {}
+        for touch in found:
+            if touch.seq == seq and touch.block == pair[2]:
+                kinds.append(touch.kind)
+                for byte in range(touch.lo, touch.hi):
+                    modes[byte] = modes.get(byte, 0) | touch.mode
+        done.append(modes)
+    if kinds[-1] == "reuse":
+        return "use-after-free"
+    if kinds[0] == "alloc":
+        return "write-after-write"
+    both = [(mode, done[1][byte]) for byte, mode in done[0].items() if byte in done[1]]
+    if any(first & WRITE and second & READ for first, second in both):
+        return "read-after-write"
+    if any(first & READ and second & WRITE for first, second in both):
+        return "write-after-read"
+    return "write-after-write"

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accel_streams.races import Analyser, Record
@@ -15,13 +15,7 @@ from accel_streams.races._memory import Block, Cell
 from brute_force import by_closure, judge, may_report
 from race_programs import random_program
 
-PROFILE = settings(
-    max_examples=300,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+PROFILE = settings(max_examples=300)
 # Every choice of the program is hypothesis's, so that what fails is shrunk to a small program.
 SHRINKING = st.randoms(use_true_random=False)
 # Many times faster, for what the test above would have shrunk.
