@@ -119,9 +119,12 @@ class ModelBackend:
 
 
 class Step(NamedTuple):
-    """One thing the host does with a buffer: allocate, write or read it, or unrelated work."""
+    """One thing the host does with a buffer: allocate, write or read it, or unrelated work.
 
-    action: Literal["allocate", "write", "read", "unrelated"]
+    ``refrain``: announce a write, and then don't write.
+    """
+
+    action: Literal["allocate", "write", "refrain", "read", "unrelated"]
     stream: int
     buffer: int = 0
 
@@ -160,6 +163,8 @@ def submit(backend: ModelBackend, program: Sequence[Step], make: MakeTracker) ->
             buffer.contents, buffer.next_part, buffer.read_since_write = {}, 0, False
             backend.submit(stream, "access", Access("write", buffer.block, None, GARBAGE))
             buffer.tracker.allocated(stream)
+        elif step.action == "refrain":
+            buffer.tracker.before_write(stream)
         elif step.action == "write":
             if buffer.read_since_write:
                 buffer.next_part, buffer.read_since_write = 0, False
