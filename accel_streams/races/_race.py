@@ -193,7 +193,7 @@ def missing_edge(first: Operation, second: Operation) -> str:
     origin = where(first.source)
     if first.issuer_name is not None and first.issuer_name == waiting:
         name = short_name(first.name)
-        wait = f"stream `{waiting}` must wait for the end of `{name}` {origin} (Work.wait())"
+        wait = f"{_called(waiting)} must wait for the end of `{name}` {origin} (Work.wait())"
     else:
         if first.name == "alloc":
             event = (
@@ -205,7 +205,7 @@ def missing_edge(first: Operation, second: Operation) -> str:
         else:
             event = f"an event recorded after its `{short_name(first.name)}` {origin}"
         wait = (
-            f"stream `{waiting}` must wait for `{first.issuer_name or first.stream_name}` ({event})"
+            f"{_called(waiting)} must wait for `{first.issuer_name or first.stream_name}` ({event})"
         )
     if second.name == "reuse":
         edge = f"{wait} before the last reference to the buffer is dropped"
@@ -213,6 +213,11 @@ def missing_edge(first: Operation, second: Operation) -> str:
             edge += f", or record_stream(`{first.stream_name}`) must be called on it before that"
         return edge
     return f"{wait} before `{short_name(second.name)}` {where(second.source)}"
+
+
+def _called(stream: str) -> str:
+    # "stream `stream 3 of fake:0`" would be one too many.
+    return f"`{stream}`" if "stream" in stream.split() else f"stream `{stream}`"
 
 
 def early_wait(first: Operation, second: Operation, recorded_at: Source | None) -> str:

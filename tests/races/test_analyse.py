@@ -366,6 +366,9 @@ class TestWords:
         (race,) = analyser.races()
         assert race.first.stream_name == "default stream of npu:0"
         assert race.second.stream_name == "stream 7 of npu:1"
+        assert race.missing_edge.startswith(
+            "`stream 7 of npu:1` must wait for `default stream of npu:0` (an event"
+        )
 
     def test_operations_without_a_source_are_told_by_name(self, program: Recorder) -> None:
         block = owned_by(program, P, Q)
