@@ -24,8 +24,8 @@ class Analyser:
     """Find races in a trace while it is being made.
 
     Records are fed in chunks, in the order of submission. Memory is bounded by the streams times
-    the byte intervals in use, not by the length of the trace. ``device_type`` is what the trace's
-    device is called in reports.
+    the byte intervals in use and by the recordings of events that the host hasn't seen complete,
+    not by the length of the trace. ``device_type`` is what the trace's device is called in reports.
     """
 
     def __init__(self, device_type: str = "fake") -> None:
@@ -35,6 +35,7 @@ class Analyser:
         self._findings = Findings()
         self._operations = 0
         self._last_seq = -1
+        self._failure: TraceFormatError | None = None
         self._handlers: dict[str, Callable[[Record], None]] = {
             "record": self._record,
             "wait": self._wait,
@@ -68,8 +69,10 @@ class Analyser:
         """Analyse the next records of the trace.
 
         Raise TraceFormatError when a record is malformed, of an unknown kind, or out of order. The
-        analysis can't go on from there: what it missed could have raced.
+        analysis can't go on from there, as what it missed could have raced: from then on, this and
+        `races` raise that error.
         """
+        self._refuse_if_failed()
         clocks = self._clocks
         streams, host = clocks.streams, clocks.host
         submitting = clocks.submitting
@@ -124,13 +127,15 @@ class Analyser:
                         _unknown(record)
                     else:
                         handler(record)
-        except TraceFormatError:
+        except TraceFormatError as exc:
+            self._failure = exc
             raise
         except (ValueError, TypeError, IndexError, KeyError, AttributeError) as exc:
-            raise TraceFormatError(
+            self._failure = TraceFormatError(
                 f"the record {record!r} is malformed: expected {_shape(record)}. Record the trace "
                 "again with this version of accel_streams."
-            ) from exc
+            )
+            raise self._failure from exc
         finally:
             self._last_seq = last_seq
             self._operations += launches
@@ -237,7 +242,14 @@ class Analyser:
         Of several with one second operation, the one with the latest first operation comes first.
         ``stream_names`` says what to call streams, by (device index, stream id).
         """
+        self._refuse_if_failed()
         return self._findings.races(Names(self._clocks, stream_names or {}, self.device_type))
+
+    def _refuse_if_failed(self) -> None:
+        if self._failure is not None:
+            raise TraceFormatError(
+                f"the analysis stopped at a bad record and has no result: {self._failure}"
+            ) from self._failure
 
     def _expect_earlier(self, record: Record, record_seq: int) -> None:
         if record_seq >= record[1]:

@@ -440,6 +440,11 @@ def test_a_bad_record_is_an_error_never_no_races(record: Any, message: str) -> N
     with pytest.raises(TraceFormatError) as raised:
         analyser.feed([record])
     assert message in str(raised.value)
+    # Not even when whoever feeds it has lost the error on the way.
+    with pytest.raises(TraceFormatError, match="has no result"):
+        analyser.races()
+    with pytest.raises(TraceFormatError, match="has no result"):
+        analyser.feed([("alloc", 10, 0, P, 2, 16, None)])
 
 
 def test_when_operations_ran_orders_nothing(program: Recorder) -> None:
