@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from typing import TYPE_CHECKING, Any
 
 from accel_streams._backend import Stream
+from accel_streams._errors import BuildError
 from accel_streams.backends.privateuse1 import PrivateUse1Backend
 
 if TYPE_CHECKING:
@@ -48,12 +47,12 @@ class CpuFakeBackend(PrivateUse1Backend):
         if version < _OLDEST_TORCH:
             oldest = ".".join(map(str, _OLDEST_TORCH))
             return f"torch {torch.__version__} is too old for it, it needs {oldest} or newer"
-        compiler = os.environ.get("CXX", "c++")
-        if shutil.which(compiler) is None:
-            return (
-                f"it is built on first use and there is no C++ compiler ({compiler!r}); "
-                "install g++ or clang, or name one in CXX"
-            )
+        from accel_streams.fake import _build
+
+        try:
+            _build.find_compiler()
+        except BuildError as exc:
+            return str(exc).rstrip(".")
         return None
 
     def annotate_stream(self, stream: Stream, label: str) -> None:
