@@ -76,7 +76,13 @@ void enqueue(int device, std::string name, std::vector<Access> accesses, std::fu
   Launch launch;
   launch.name = std::move(name);
   launch.accesses = std::move(accesses);
-  launch.run = std::move(run);
+  launch.run = [run = std::move(run)] {
+    try {
+      run();
+    } catch (const c10::Error& error) {
+      throw DeviceError(error.what_without_backtrace());  // without torch's C++ frames, which say nothing here
+    }
+  };
   launch.source = capture_source();
   Runtime::instance().launch(current_stream(device), std::move(launch));
 }

@@ -50,8 +50,27 @@ struct QueuedCall {
     return stack;
   }
 
-  void run() {
+  // Throws when a kernel has resized what it was given: the device's tensor would not have followed.
+  static void check_sizes(const std::vector<at::Tensor>& written, const std::vector<std::vector<std::int64_t>>& sizes) {
+    for (std::size_t i = 0; i < written.size(); ++i) {
+      TORCH_CHECK_NOT_IMPLEMENTED(written[i].sizes() == c10::IntArrayRef(sizes[i]), "the size of an out= tensor depends on data (",
+                                  sizes[i], " was given, ", written[i].sizes(),
+                                  " is needed): give one of the right size, or none");
+    }
+  }
+
+  void run(const OperationInfo& info) {
+    std::vector<at::Tensor> written;
+    std::vector<std::vector<std::int64_t>> sizes;
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      if (!info.arguments[i].out) continue;
+      for (at::Tensor& tensor : tensors_in(arguments[i])) {
+        sizes.push_back(tensor.sizes().vec());
+        written.push_back(std::move(tensor));
+      }
+    }
     const c10::Stack returned = call();
+    check_sizes(written, sizes);
     const PlainCpuScope plain;
     for (std::size_t i = 0; i < results.size(); ++i) {
       if (results[i].empty()) continue;
@@ -195,19 +214,23 @@ void run_queued(const c10::OperatorHandle& op, const OperationInfo& info, c10::S
     }
     stack->push_back(as_return(result, std::move(outputs)));
   }
-  enqueue(cpu.device, info.name, std::move(cpu.accesses), [call] { call->run(); });
+  enqueue(cpu.device, info.name, std::move(cpu.accesses), [call, &info] { call->run(info); });
 }
 
-void fallback(const c10::OperatorHandle& op, c10::Stack* stack) {
+void run_operator(const c10::OperatorHandle& op, c10::Stack* stack) {
   const OperationInfo& info = info_of(op);
+  TORCH_CHECK_NOT_IMPLEMENTED(info.runs_on_cpu, "the fake device runs operators with torch's CPU kernels, and ", info.name,
+                              " has none: move this part of the program to the CPU with .to('cpu'), or write it with "
+                              "other operators");
   if (info.view) return run_view(op, info, stack);
   if (info.host_result || (info.dynamic_shape && !info.is_index)) return run_and_wait(op, info, stack);
   const std::size_t count = info.arguments.size();
   const auto arguments = c10::ArrayRef<c10::IValue>(stack->data() + (stack->size() - count), count);
   CpuArguments cpu = to_cpu(info, arguments);
-  if (info.is_index && cpu.mask_index && !info.all_returns_written) return run_and_wait(op, info, stack);
+  if (cpu.mask_index && !info.all_returns_written) return run_and_wait(op, info, stack);
   std::shared_ptr<const ResultShapes> shapes;
-  if (info.any_out || !info.all_returns_written) {
+  // With a mask, torch has counted its true elements and given the result its size already.
+  if ((info.any_out && !cpu.mask_index) || !info.all_returns_written) {
     shapes = infer(op, info, cpu.values);
     // The kernel refuses made-up data. Let it run on the real data, and let the host wait: slow, right, counted.
     if (shapes == nullptr) return run_and_wait(op, info, stack);
@@ -215,8 +238,36 @@ void fallback(const c10::OperatorHandle& op, c10::Stack* stack) {
   run_queued(op, info, stack, std::move(cpu), std::move(shapes));
 }
 
+void fallback(const c10::OperatorHandle& op, c10::Stack* stack) { run_operator(op, stack); }
+
+// torch routes convolutions of devices from outside to operators that only they have.
+void convolution(const c10::OperatorHandle&, c10::Stack* stack) {
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::convolution", "");
+  run_operator(op, stack);
+}
+
+void convolution_backward(const c10::OperatorHandle&, c10::Stack* stack) {
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::convolution_backward", "");
+  // (gradient, input, weight, stride, ...) becomes (gradient, input, weight, bias sizes, stride, ...).
+  constexpr std::ptrdiff_t kArguments = 10;
+  constexpr std::ptrdiff_t kBiasSizes = 3;
+  const auto arguments = stack->end() - kArguments;
+  const at::Tensor gradient = arguments->toTensor();
+  const bool transposed = (arguments + 6)->toBool();
+  const auto groups = (arguments + 8)->toInt();
+  const at::Tensor weight = (arguments + 2)->toTensor();
+  const std::int64_t channels = transposed ? weight.size(1) * groups : weight.size(0);
+  stack->insert(arguments + kBiasSizes, c10::IValue(std::vector<std::int64_t>{channels}));
+  run_operator(op, stack);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution>());
+  m.impl("convolution_backward_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
+}
 
 }  // namespace accel_streams::fake

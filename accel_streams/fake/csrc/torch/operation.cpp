@@ -22,6 +22,7 @@ std::unique_ptr<OperationInfo> describe(const c10::OperatorHandle& op) {
   info->name = schema.name();
   if (!schema.overload_name().empty()) info->name += "." + schema.overload_name();
   info->dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape) || op.hasTag(at::Tag::data_dependent_output);
+  info->runs_on_cpu = op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   info->random = op.hasTag(at::Tag::nondeterministic_seeded);
   info->is_index = schema.name() == "aten::index" || schema.name() == "aten::index_put" ||
                    schema.name() == "aten::index_put_" || schema.name() == "aten::_index_put_impl_" ||

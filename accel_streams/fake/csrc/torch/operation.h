@@ -30,6 +30,7 @@ struct OperationInfo {
   bool host_result = false;        // a number or a flag that the host gets
   bool dynamic_shape = false;      // the output's shape depends on data
   bool random = false;
+  bool runs_on_cpu = true;         // torch has a CPU kernel for it
   bool is_index = false;           // takes index tensors: dynamic when one of them is a mask
   int generator = -1;              // the argument that is the generator, or -1
 };
