@@ -99,8 +99,10 @@ def _judge_deepspeed(summary: VariantSummary) -> Verdict:
         return Verdict(
             False,
             (
-                f"{name}: not shown to be wrong ({found} were found). It needs two ranks or more "
-                "for its gradient hooks to run on two streams, and a schedule besides in-order.",
+                f"{name}: not shown to be wrong ({found} were found). For that its gradient hooks "
+                "have to run on two streams, which takes two ranks or more, and to change streams "
+                "in the middle of a bucket, which depends on the sizes of the layers; and it takes "
+                "a schedule besides in-order.",
             ),
         )
     silent = (

@@ -104,11 +104,11 @@ def execute(spec: RankSpec, device: Device) -> int:
     collector = Collector()
     collector.install()
     device.begin(spec.schedule, check=spec.check, keep_records=spec.keep_records)
-    started = time.monotonic()
+    started, cpu_started = time.monotonic(), time.process_time()
     status = _run_script(spec.script)
-    wall_s = time.monotonic() - started
     if status == 0:
         report = device.finish(spec.trace)
+        wall_s, cpu_s = time.monotonic() - started, time.process_time() - cpu_started
         if collector.empty:
             print(
                 f"{spec.script} ended without a DeepSpeed engine and without an optimizer step, "
@@ -127,6 +127,7 @@ def execute(spec: RankSpec, device: Device) -> int:
                 synchronizing_ops=report.synchronizing_ops,
                 operations=report.operations,
                 wall_s=wall_s,
+                cpu_s=cpu_s,
                 peak_rss_bytes=_peak_rss_bytes(),
                 trace=str(report.trace) if report.trace else None,
             ).save(spec.result)

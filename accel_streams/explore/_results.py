@@ -43,6 +43,7 @@ class RankResult:
     synchronizing_ops: dict[str, int]
     operations: int
     wall_s: float
+    cpu_s: float
     peak_rss_bytes: int
     trace: str | None = None
 

@@ -30,8 +30,8 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.queries_keys_values = nn.Linear(width, 3 * width)
-        self.output = nn.Linear(width, width)
+        self.queries_keys_values = nn.Linear(width, 3 * width, bias=False)
+        self.output = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the attention's output."""
@@ -48,11 +48,13 @@ class Block(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.norm_attention = nn.LayerNorm(width)
+        self.norm_attention = nn.LayerNorm(width, bias=False)
         self.attention = Attention(width, heads)
-        self.norm_mlp = nn.LayerNorm(width)
+        self.norm_mlp = nn.LayerNorm(width, bias=False)
         self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+            nn.Linear(width, 4 * width, bias=False),
+            nn.GELU(),
+            nn.Linear(4 * width, width, bias=False),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -70,7 +72,7 @@ class GPT(nn.Module):
         self.tokens = nn.Embedding(VOCABULARY, width)
         self.positions = nn.Embedding(sequence, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
+        self.norm = nn.LayerNorm(width, bias=False)
         self.head = nn.Linear(width, VOCABULARY, bias=False)
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -101,7 +103,7 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--sequence", type=int, default=64)
     parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--flushes", type=int, default=12, help="at least so many a backward")
+    parser.add_argument("--flushes", type=int, default=8, help="at least so many a backward")
     parser.add_argument("--single-stream", action="store_true", help="use the default stream only")
     parser.add_argument("--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", "0")))
     options = parser.parse_args()
