@@ -2,9 +2,10 @@
 
 The trace has what a training step has: a forward and a backward pass on one stream, activations
 that are allocated, freed and reused, gradients copied into two buckets in turn, reductions on a
-second stream and a communicator's stream, an optimizer step, a host synchronisation. With
-``--racy`` the waits of the bucket's writers are left out. Times are the best of several passes over
-records made beforehand, the way the simulated device hands them over: in chunks.
+second stream and a communicator's stream, an optimizer step, a host synchronisation. It is measured
+with all waits ("ordered") and without those of the buckets' writers ("racy"). Times are CPU times,
+the best of several passes over records made beforehand, handed over in chunks as the simulated
+device does.
 
 For example: ``python benchmarks/race_check.py --operations 200000``.
 """
@@ -159,10 +160,10 @@ def measure(operations: int, racy: bool, passes: int) -> dict[str, Any]:
     for _ in range(passes):
         analyser = Analyser()
         gc.collect()
-        start = time.perf_counter()
+        start = time.process_time()
         for chunk in chunks:
             analyser.feed(chunk)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     accesses = sum(len(r[5]) for chunk in chunks for r in chunk if r[0] == "launch")
     return {
         "name": "racy" if racy else "ordered",
