@@ -125,7 +125,8 @@ class ProducerTracker:
         """Note that a write has been submitted to ``stream``, which is now a producer."""
         stream_id = self._identify(stream)
         if self._readers:
-            # The buffer was read between before_write and here: this write belongs to a new fill.
+            # Read between before_write and here, necessarily on this same stream, which alone
+            # has been let in: the write begins a new fill.
             self._begin_fill()
         self._users.setdefault(stream_id, stream)
         self._note(self._producers, stream, stream_id)
@@ -158,19 +159,12 @@ class ProducerTracker:
     def _begin_fill(self) -> None:
         """Turn the readers of the contents into those whom the next producers wait for.
 
-        The former producers can be forgotten: each reader has waited for all of them. So can the
-        allocation and the earlier releases, which the producers have waited for, unless nothing
-        was written in between.
+        All that came before can be forgotten, since each reader has waited for it: for the
+        producers, or where there were none, for the allocation and the readers before.
         """
-        if self._producers:
-            self._forget(self._allocation)
-            self._forget(self._released)
-            self._forget(self._producers)
-        for stream_id, mark in self._readers.items():
-            earlier = self._released.get(stream_id)
-            if earlier is not None and earlier.event is not None:
-                self._pool.put(stream_id, earlier.event)
-            self._released[stream_id] = mark
+        for marks in (self._allocation, self._released, self._producers):
+            self._forget(marks)
+        self._released.update(self._readers)
         self._readers.clear()
         self._admitted.clear()
 

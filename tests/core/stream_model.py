@@ -121,10 +121,11 @@ class ModelBackend:
 class Step(NamedTuple):
     """One thing the host does with a buffer: allocate, write or read it, or unrelated work.
 
-    ``refrain``: announce a write, and then don't write.
+    ``refrain``: announce a write, and then don't write. ``flush``: announce a write, read what is
+    there, and only then write, as DeepSpeed does with a bucket that is full.
     """
 
-    action: Literal["allocate", "write", "refrain", "read", "unrelated"]
+    action: Literal["allocate", "write", "flush", "refrain", "read", "unrelated"]
     stream: int
     buffer: int = 0
 
@@ -146,6 +147,15 @@ class _Buffer:
         self.next_part = 0
         self.read_since_write = False
 
+    def written(self) -> tuple[int, int]:
+        """Return the part and the value of the next write, and take them as written."""
+        if self.read_since_write:
+            self.next_part, self.read_since_write = 0, False
+        self.fill += 1
+        self.next_part += 1
+        self.contents[self.next_part - 1] = self.fill
+        return self.next_part - 1, self.fill
+
 
 def submit(backend: ModelBackend, program: Sequence[Step], make: MakeTracker) -> None:
     """Submit ``program`` with its buffers' trackers in between, as a training loop would."""
@@ -165,22 +175,24 @@ def submit(backend: ModelBackend, program: Sequence[Step], make: MakeTracker) ->
             buffer.tracker.allocated(stream)
         elif step.action == "refrain":
             buffer.tracker.before_write(stream)
-        elif step.action == "write":
-            if buffer.read_since_write:
-                buffer.next_part, buffer.read_since_write = 0, False
-            buffer.fill += 1
-            part = buffer.next_part
-            buffer.next_part += 1
-            buffer.contents[part] = buffer.fill
-            buffer.tracker.before_write(stream)
-            backend.submit(stream, "access", Access("write", buffer.block, part, buffer.fill))
-            buffer.tracker.after_write(backend.stream(step.stream))
+        elif step.action == "read":
+            _read(backend, buffer, step.stream)
         else:
-            buffer.read_since_write = True
-            expected = tuple(sorted(buffer.contents.items()))
-            buffer.tracker.before_read(stream)
-            backend.submit(stream, "access", Access("read", buffer.block, None, 0, expected))
-            buffer.tracker.after_read(backend.stream(step.stream))
+            buffer.tracker.before_write(stream)
+            if step.action == "flush":
+                _read(backend, buffer, step.stream)
+            access = Access("write", buffer.block, *buffer.written())
+            backend.submit(stream, "access", access)
+            buffer.tracker.after_write(backend.stream(step.stream))
+
+
+def _read(backend: ModelBackend, buffer: _Buffer, number: int) -> None:
+    buffer.read_since_write = True
+    expected = tuple(sorted(buffer.contents.items()))
+    buffer.tracker.before_read(backend.stream(number))
+    access = Access("read", buffer.block, None, 0, expected)
+    backend.submit(backend.stream(number), "access", access)
+    buffer.tracker.after_read(backend.stream(number))
 
 
 def run(queues: dict[StreamId, list[tuple[Any, ...]]], schedule: Schedule) -> Violation | None:
