@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from statistics import median
 from typing import Any
 
@@ -31,7 +32,7 @@ class Figures:
     runs: int
     peak_rss_bytes: int
     operations: int
-    us_per_operation: float | None
+    cpu_us_per_operation: float | None
     synchronizing_ops: dict[str, int]
 
     @classmethod
@@ -42,14 +43,14 @@ class Figures:
         for rank in ranks:
             for name, count in rank.synchronizing_ops.items():
                 synchronizing[name] = max(synchronizing[name], count)
-        costs = [rank.wall_s / rank.operations * 1e6 for rank in ranks if rank.operations]
+        costs = [rank.cpu_s / rank.operations * 1e6 for rank in ranks if rank.operations]
         return cls(
             wall_s=wall_s,
             start_s=start_s,
             runs=len(runs),
             peak_rss_bytes=max(rank.peak_rss_bytes for rank in ranks),
             operations=max(rank.operations for rank in ranks),
-            us_per_operation=median(costs) if costs else None,
+            cpu_us_per_operation=median(costs) if costs else None,
             synchronizing_ops=dict(sorted(synchronizing.items())),
         )
 
@@ -60,8 +61,8 @@ class Figures:
     def __str__(self) -> str:
         cost = (
             ""
-            if self.us_per_operation is None
-            else f", {self.us_per_operation:.0f} us each with everything around them"
+            if self.cpu_us_per_operation is None
+            else f", {self.cpu_us_per_operation:.0f} us of CPU time each, DeepSpeed's included"
         )
         return (
             f"{self.wall_s:.0f} s for {self.runs} runs, {self.start_s:.0f} s of them to start; "
@@ -105,11 +106,13 @@ def _judge_deepspeed(summary: VariantSummary) -> Verdict:
                 "a schedule besides in-order.",
             ),
         )
-    silent = (
-        "no run raised an error or skipped a step"
-        if not any(run.skipped_steps for run in summary.runs)
-        else "no run raised an error"
-    )
+    silent = "no run raised an error"
+    if not any(run.skipped_steps for run in summary.runs):
+        silent += " or skipped a step"
+    odd = next(run for run in summary.runs if not summary.agrees(run))
+    losses = [run.losses[-1] for run in (odd, summary.reference) if run.losses]
+    if losses and all(map(isfinite, losses)):
+        silent += f" (a last loss of {losses[0]:.4f} against {losses[-1]:.4f})"
     return Verdict(
         True,
         (

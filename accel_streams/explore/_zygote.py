@@ -197,6 +197,8 @@ def main() -> None:
             raise
         raise SystemExit(1) from None
     zygote.serve()
+    # Finalising an interpreter with torch in it takes a second, and nothing here needs it.
+    os._exit(0)
 
 
 if __name__ == "__main__":

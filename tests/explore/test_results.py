@@ -30,6 +30,7 @@ def rank(number: int, digest: str = "d", **fields: Any) -> RankResult:
         "synchronizing_ops": {},
         "operations": 10,
         "wall_s": 1.0,
+        "cpu_s": 1.0,
         "peak_rss_bytes": 100,
     }
     return RankResult(number, digest, **{**values, **fields})

@@ -1,0 +1,236 @@
+"""The command ``demo``: what it says of what it found, and a short one from end to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accel_streams.cli._demo_verdict import Figures, judge, main_race
+from accel_streams.explore import (
+    DEMO_SCRIPT,
+    IN_ORDER,
+    VARIANTS,
+    RankResult,
+    Run,
+    Runner,
+    RunResult,
+    Schedule,
+    Script,
+    VariantSummary,
+)
+
+DEEPSPEED, OURS = VARIANTS
+OTHERS = (Schedule("fifo"), Schedule("lifo"))
+
+
+def race(missing: str, count: int = 1) -> dict[str, Any]:
+    place = {"operation": "copy_", "access": "read", "file": missing, "line": 1, "function": "f"}
+    return {
+        "kind": "write-after-read",
+        "buffer": "a bucket",
+        "first": place,
+        "second": place,
+        "missing_edge": missing,
+        "count": count,
+    }
+
+
+def result(schedule: Schedule, digest: str = "d", **fields: Any) -> RunResult:
+    values: dict[str, Any] = {
+        "losses": [2.0],
+        "steps": 1,
+        "skipped_steps": 0,
+        "races": [],
+        "synchronizing_ops": {"aten::_local_scalar_dense": 3},
+        "operations": 1000,
+        "wall_s": 0.4,
+        "cpu_s": 0.1,
+        "peak_rss_bytes": 1 << 20,
+    }
+    return RunResult(
+        Run(Script("x"), OURS, schedule), (RankResult(0, digest, **{**values, **fields}),)
+    )
+
+
+def summary(name: str, *others: RunResult, **in_order: Any) -> VariantSummary:
+    return VariantSummary(name, [result(IN_ORDER, **in_order), *others])
+
+
+def good() -> VariantSummary:
+    return summary("accel_streams", *map(result, OTHERS))
+
+
+def wrong() -> VariantSummary:
+    edge = [race("the copy must wait")]
+    fifo, lifo = (result(other, "e", races=edge) for other in OTHERS)
+    return summary("deepspeed", fifo, lifo, races=edge)
+
+
+def test_wrong_as_shipped_and_right_with_us_is_what_the_demo_claims() -> None:
+    verdict = judge([wrong(), good()], result(IN_ORDER))
+    assert verdict.holds
+    text = " ".join(verdict.sentences)
+    assert "2 of 2 other schedules ended with other parameters" in text
+    assert "the copy must wait" in text
+    assert "no run raised an error or skipped a step" in text
+
+
+@pytest.mark.parametrize(
+    ("deepspeed", "complaint"),
+    [
+        (summary("deepspeed", *map(result, OTHERS)), "0 of 2 other schedules differ and 0 races"),
+        (summary("deepspeed", result(OTHERS[0], "e")), "1 of 1 other schedules differ and 0 races"),
+        (summary("deepspeed", races=[race("a wait")]), "0 of 0 other schedules differ and 1 races"),
+    ],
+)
+def test_deepspeed_has_to_be_shown_wrong(deepspeed: VariantSummary, complaint: str) -> None:
+    verdict = judge([deepspeed, good()], result(IN_ORDER))
+    assert not verdict.holds
+    assert complaint in verdict.sentences[0]
+
+
+@pytest.mark.parametrize(
+    ("ours", "alone", "complaint"),
+    [
+        (summary("accel_streams", result(OTHERS[0], "e")), "d", "1 schedules ended with other"),
+        (summary("accel_streams", races=[race("a wait")]), "d", "1 races were reported"),
+        (summary("accel_streams", skipped_steps=2), "d", "2 steps were skipped"),
+        (good(), "other", "on a single stream ended with other parameters"),
+    ],
+)
+def test_every_flaw_of_ours_is_told(ours: VariantSummary, alone: str, complaint: str) -> None:
+    verdict = judge([wrong(), ours], result(IN_ORDER, alone))
+    assert not verdict.holds
+    assert complaint in verdict.sentences[-1]
+
+
+def test_the_race_that_is_told_is_one_of_those_in_most_schedules() -> None:
+    races = [
+        {**race("a", 90), "schedules": ["fifo"]},
+        {**race("b", 3), "schedules": ["fifo", "lifo"]},
+        {**race("c", 5), "schedules": ["fifo", "lifo"]},
+    ]
+    told = main_race(races)
+    assert told is not None
+    assert told["missing_edge"] == "c"
+
+
+def test_the_figures_are_those_of_the_worst_run() -> None:
+    runs = [result(IN_ORDER), result(OTHERS[0], operations=1200, peak_rss_bytes=3 << 20)]
+    figures = Figures.of(runs, wall_s=9.0, start_s=2.0)
+    assert (figures.operations, figures.peak_rss_bytes, figures.runs) == (1200, 3 << 20, 2)
+    assert figures.synchronizing_ops == {"aten::_local_scalar_dense": 3}
+    assert "9 s for 2 runs" in str(figures)
+    json.dumps(figures.to_json(), allow_nan=False)
+
+
+def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "accel_streams.cli", "demo", *arguments],
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+
+
+@pytest.mark.timeout(300)
+def test_a_short_demo_shows_it_all(tmp_path: Path) -> None:
+    copy = tmp_path / "copy.json"
+    result = demo(tmp_path, "--steps", "2", "--schedules", "lifo,priority:1", "--json", str(copy))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stderr == ""
+    folder = tmp_path / "accel-streams-demo"
+    document = json.loads((folder / "demo.json").read_text())
+    assert document == json.loads(copy.read_text())
+    assert (document["schema"], document["backend"]) == (1, "cpu_fake")
+    assert (document["ranks"], document["steps"], document["holds"]) == (2, 2, True)
+    shipped, ours = document["variants"]
+    assert (shipped["name"], ours["name"]) == ("deepspeed", "accel_streams")
+    assert shipped["races"]
+    assert shipped["agreeing"] < 3
+    assert (ours["races"], ours["agreeing"]) == ([], 3)
+    for schedule in ours["schedules"]:
+        assert schedule["skipped_steps"] == 0
+        assert schedule["digest"] == document["single_stream"]["digest"]
+        assert len(schedule["loss"]) == 2
+    for name in ("kind", "buffer", "first", "second", "missing_edge"):
+        assert shipped["races"][0][name]
+    # What synchronises the device is reading back a number, and nothing else.
+    assert set(document["figures"]["synchronizing_ops"]) == {"aten::_local_scalar_dense"}
+    assert document["figures"]["peak_rss_bytes"] < 1 << 30
+    assert (folder / "timeline.png").read_bytes().startswith(b"\x89PNG\r\n")
+    assert json.loads((folder / "trace.perfetto.json").read_text())["traceEvents"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "demo.json",
+        "timeline.png",
+        "trace.perfetto.json",
+    ]
+    assert "must wait for" in result.stdout
+    for name in ("timeline.png", "trace.perfetto.json", "demo.json"):
+        assert f"wrote accel-streams-demo/{name}" in result.stdout
+
+
+@pytest.mark.timeout(200)
+def test_one_rank_shows_nothing_and_says_what_it_takes(tmp_path: Path) -> None:
+    result = demo(tmp_path, "--steps", "1", "--ranks", "1", "--schedules", "lifo")
+    assert result.returncode == 1, result.stderr
+    assert "not shown to be wrong" in result.stdout
+    assert "two ranks or more" in result.stdout
+    assert json.loads((tmp_path / "accel-streams-demo/demo.json").read_text())["holds"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--backend", "cuda"], "'cuda' is not supported yet"),
+        (["--schedules", "fast"], "unknown schedule 'fast'; expected one of in-order"),
+        (["--schedules", "fifo:1"], "takes no seed"),
+        (["--variants", "ours"], "unknown variant 'ours'"),
+        (["--steps", "0"], "--steps"),
+        (["extra"], "unexpected extra argument"),
+    ],
+)
+def test_wrong_usage_ends_with_status_2(
+    tmp_path: Path, arguments: list[str], complaint: str
+) -> None:
+    result = demo(tmp_path, *arguments)
+    assert result.returncode == 2, result.stderr
+    assert complaint in " ".join(result.stderr.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_script_is_an_ordinary_one() -> None:
+    text = Path(DEMO_SCRIPT).read_text()
+    imports = [line.split()[1] for line in text.splitlines() if line.startswith(("import", "from"))]
+    outside = {name.split(".")[0] for name in imports} - sys.stdlib_module_names
+    assert outside == {"torch", "deepspeed"}
+
+
+@pytest.mark.timeout(200)
+def test_a_backward_of_the_demo_flushes_eight_buckets(tmp_path: Path) -> None:
+    from accel_streams.races import load_trace
+
+    reductions = []
+    with Runner(ranks=2, timeout_s=100, logs=tmp_path / "logs") as runner:
+        for steps in ("1", "2"):
+            script = Script(DEMO_SCRIPT, ("--steps", steps))
+            done = runner.run(Run(script, OURS, IN_ORDER, keep_records=10**6, check=False))
+            trace = done.ranks[0].trace
+            assert trace is not None
+            reductions.append(
+                sum(
+                    record[0] == "launch"
+                    and record[4] == "fccl::all_reduce"
+                    and record[5][0][2] - record[5][0][1] > 1000  # bytes: not a flag or a norm
+                    for record in load_trace(trace).records
+                )
+            )
+    assert reductions[1] - reductions[0] >= 8
