@@ -111,50 +111,57 @@ def synchronize(device: Any = None) -> None:
     extension().synchronize_device(_index(device))
 
 
-class Stream(torch.Stream):
-    """A queue of work on a fake device; without arguments, a new one on the current device."""
+class _InstanceCheck(type):
+    """Lets ``isinstance`` see torch's own objects as the device's, which they are."""
 
-    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
-        if "stream_id" in kwargs:
-            return super().__new__(cls, **kwargs)
-        where = torch.device(DEVICE_TYPE, _index(device))
-        return super().__new__(cls, device=where, priority=priority)
-
-    def __hash__(self) -> int:
-        return super().__hash__()
+    def __instancecheck__(cls, instance: object) -> bool:
+        kind: type = cls.kind  # type: ignore[attr-defined]
+        return isinstance(instance, kind) and instance.device.type == DEVICE_TYPE  # type: ignore[attr-defined]
 
 
-class Event(torch.Event):
-    """A point in a stream's work; times are the virtual clock's."""
+class Stream(metaclass=_InstanceCheck):
+    """Make a queue of work on a fake device, by default the current one.
 
-    def __new__(
+    What it gives is a plain ``torch.Stream``: torch compares and accepts those by what they are.
+    """
+
+    kind = torch.Stream
+
+    def __new__(cls, device: Any = None, priority: int = 0) -> torch.Stream:  # type: ignore[misc]
+        """Return a new ``torch.Stream`` of a fake device."""
+        return torch.Stream(device=torch.device(DEVICE_TYPE, _index(device)), priority=priority)
+
+
+class Event(metaclass=_InstanceCheck):
+    """Make a point in a stream's work, a plain ``torch.Event``; times are the virtual clock's."""
+
+    kind = torch.Event
+
+    def __new__(  # type: ignore[misc]
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
-    ) -> Event:
+    ) -> torch.Event:
+        """Return a new ``torch.Event`` of the fake device."""
         if interprocess:
             raise FakeDeviceError("Events of the fake device can't be shared between processes.")
-        return super().__new__(cls, device=DEVICE_TYPE, enable_timing=enable_timing, blocking=blocking)
-
-
-def _stream(device_index: int, stream_id: int) -> Stream:
-    kind = torch._C._get_privateuse1_backend_name()
-    assert kind == DEVICE_TYPE
-    return Stream(
-        stream_id=stream_id,
-        device_index=device_index,
-        device_type=_DEVICE_TYPE_NUMBER,
-    )
+        return torch.Event(device=DEVICE_TYPE, enable_timing=enable_timing, blocking=blocking)
 
 
 _DEVICE_TYPE_NUMBER = 20  # c10::DeviceType::PrivateUse1
 
 
-def current_stream(device: Any = None) -> Stream:
+def _stream(device_index: int, stream_id: int) -> torch.Stream:
+    return torch.Stream(
+        stream_id=stream_id, device_index=device_index, device_type=_DEVICE_TYPE_NUMBER
+    )
+
+
+def current_stream(device: Any = None) -> torch.Stream:
     """Return the calling thread's current stream of a device."""
     index = _index(device)
     return _stream(index, int(extension().current_stream(index)))
 
 
-def default_stream(device: Any = None) -> Stream:
+def default_stream(device: Any = None) -> torch.Stream:
     """Return a device's default stream."""
     return _stream(_index(device), 0)
 
@@ -314,4 +321,6 @@ def make_module() -> types.ModuleType:
     module = types.ModuleType(f"torch.{DEVICE_TYPE}", __doc__)
     for name in _PUBLIC:
         setattr(module, name, globals()[name])
+    # Activation checkpointing saves a device's random state only where it finds this.
+    module._initialized = True  # type: ignore[attr-defined]
     return module

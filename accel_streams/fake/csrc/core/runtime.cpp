@@ -93,6 +93,7 @@ Entry& Runtime::submit(StreamQueue& stream, EntryKind kind, SourceId source) {
   entry.seq = next_seq();
   entry.submitted = host_clock_;
   entry.source = source;
+  entry.traced = trace_.enabled();
   host_clock_ += kSubmitCost;
   ++stream.submitted;
   ++pending_;
@@ -319,7 +320,7 @@ void Runtime::complete_head(StreamQueue& stream) {
     head.point->done = true;
     head.point->time = stream.clock;
   }
-  if (trace_.enabled()) {
+  if (head.traced && trace_.enabled()) {
     TraceRecord record;
     record.kind = RecordKind::Ran;
     record.seq = head.seq;

@@ -46,6 +46,7 @@ struct Entry {
   std::function<void()> run;             // Launch
   std::unique_ptr<Asynchronous> async;   // Collective
   bool begun = false;                    // Collective
+  bool traced = false;                   // a trace was recorded when it was submitted
   PointRef point;                        // Record: completes it. Wait: waits for it. Gate: opened from the host.
   Nanoseconds cost = 0;
   Nanoseconds submitted = 0;
