@@ -43,6 +43,12 @@ def test_the_declared_deepspeed_range_is_the_one_the_code_speaks_of(
     assert set(extras["fake"].split()) <= set(extras["demo"].split())
 
 
+def test_the_types_of_every_folder_of_tests_are_checked() -> None:
+    checked = re.findall(r"mypy (tests/\w+)\n", (ROOT / "tox.ini").read_text(encoding="utf-8"))
+    folders = {path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/*/test_*.py")}
+    assert set(checked) == folders
+
+
 def test_the_wheel_holds_everything(tmp_path: Path) -> None:
     # From a copy: a build leaves files behind, and takes up what an earlier one has left.
     source = tmp_path / "source"

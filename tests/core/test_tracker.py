@@ -224,7 +224,7 @@ class TestCost:
         submit(backend, [Step("allocate", 0), *fill, *fill, Step("allocate", 3)], tracker)
         for last in ("write", "read"):
             again = ModelBackend()
-            program = [Step("allocate", 0), *fill, *fill, Step("allocate", 3), Step(last, 4)]  # type: ignore[arg-type]
+            program = [Step("allocate", 0), *fill, *fill, Step("allocate", 3), Step(last, 4)]
             submit(again, program, tracker)
             assert len(again.waits) == len(backend.waits) + 1
 
