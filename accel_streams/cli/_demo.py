@@ -57,7 +57,7 @@ def demo(
             param_hint="--backend",
         )
     from accel_streams import explore as exploring
-    from accel_streams.cli._demo_files import KEPT_RECORDS, write_trace_files
+    from accel_streams.cli._demo_files import KEPT_RECORDS_PER_LAYER, write_trace_files
     from accel_streams.cli._demo_verdict import Figures, judge
 
     planned = _runs.parsed("--schedules", lambda: exploring.parse_schedules(_runs.words(schedules)))
@@ -68,12 +68,13 @@ def demo(
             f"the demo needs {' and '.join(missing)}, not installed in this environment; "
             'install everything it needs with: python -m pip install "accel-streams[demo]"'
         )
+    keep = {"deepspeed": KEPT_RECORDS_PER_LAYER * max(8, layers)}
     arguments = ("--steps", str(steps), "--layers", str(layers))
     script = exploring.Script(exploring.DEMO_SCRIPT, arguments)
     ours = next((variant for variant in chosen if variant.name == "accel_streams"), None)
-    output.mkdir(parents=True, exist_ok=True)
+    _runs.made_folder(output, "--output")
     started = time.monotonic()
-    files = []
+    files: list[Path] = []
     with (
         _runs.ending_cleanly(),
         exploring.Runner(
@@ -93,7 +94,7 @@ def demo(
             single = exploring.Script(exploring.DEMO_SCRIPT, (*arguments, "--single-stream"))
             alone = runner.run(exploring.Run(single, ours, exploring.IN_ORDER), done)
         summaries = exploring.compare(
-            runner, script, chosen, planned, keep_records={"deepspeed": KEPT_RECORDS}, finished=done
+            runner, script, chosen, planned, keep_records=keep, finished=done
         )
         for summary in summaries:
             if summary.name == "deepspeed":

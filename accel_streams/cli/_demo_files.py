@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from accel_streams.cli._demo_verdict import main_race
 from accel_streams.explore import RankResult, VariantSummary
+from accel_streams.explore._results import identity
 
-__all__ = ["KEPT_RECORDS", "write_trace_files"]
+__all__ = ["KEPT_RECORDS_PER_LAYER", "write_trace_files"]
 
-# Enough for the first two steps of the demo, in which every race of it occurs.
-KEPT_RECORDS = 40_000
+# Enough for the first two steps, in which every race of the demo occurs: they take about 1,500
+# records a layer.
+KEPT_RECORDS_PER_LAYER = 5_000
 
 
 def write_trace_files(folder: Path, summary: VariantSummary) -> list[Path]:
     """Write the timeline and the trace of the run that shows best what went wrong.
 
     That is one that ended with other parameters than in-order, else the in-order run, and of its
-    ranks the first one with a race. Return the files; none if no trace was kept.
+    ranks the first one with a race. Return the files; none if no race was kept.
     """
+    told = main_race(summary.races)
     rank = _most_telling(summary)
-    if rank.trace is None:
+    if told is None or rank.trace is None:
         return []
     # Here, because the timeline imports matplotlib.
     from accel_streams.races import Analyser, draw_timeline, load_trace, write_perfetto
@@ -29,6 +33,10 @@ def write_trace_files(folder: Path, summary: VariantSummary) -> list[Path]:
     analyser = Analyser(device_type=trace.header.device_type)
     analyser.feed(trace.records)
     races = analyser.races(names)
+    if not races:
+        return []
+    # The picture shows the first one: the one that the text tells.
+    races.sort(key=lambda race: identity(race.to_json()) != identity(told))
     picture, perfetto = folder / "timeline.png", folder / "trace.perfetto.json"
     draw_timeline(picture, trace.records, races, names)
     write_perfetto(perfetto, trace.records, races, names)

@@ -75,6 +75,8 @@ def explore(
     if not script.module and not Path(script.target).is_file():
         raise typer.BadParameter(f"there is no file {script.target}", param_hint="SCRIPT")
     chosen = _runs.parsed("--variants", lambda: exploring.variants_named(_runs.words(variants)))
+    if logs is not None and any(_runs.made_folder(logs, "--logs").iterdir()):
+        raise typer.BadParameter(f"{logs} is not empty; name a new folder", param_hint="--logs")
     planned = exploring.plan_schedules(schedules, seed)
     with (
         _runs.ending_cleanly(),

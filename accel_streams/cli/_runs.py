@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ending_cleanly",
+    "made_folder",
     "output_console",
     "parsed",
     "progress",
@@ -49,6 +52,19 @@ def parsed(option: str, parse: Callable[[], _T]) -> _T:
         return parse()
     except ValueError as exc:
         raise typer.BadParameter(str(exc), param_hint=option) from exc
+
+
+def made_folder(path: Path, option: str) -> Path:
+    """Make the folder, or refuse one that can't be made or written before the work begins."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise typer.BadParameter(
+            f"the folder {path} can't be made: {exc.strerror}", param_hint=option
+        ) from exc
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise typer.BadParameter(f"{path} can't be written: no permission", param_hint=option)
+    return path
 
 
 @contextmanager

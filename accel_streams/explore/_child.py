@@ -97,10 +97,7 @@ def execute(spec: RankSpec, device: Device) -> int:
         LOCAL_SIZE=str(spec.ranks),
     )
     store = _rendezvous(spec)
-    # Runs may differ in nothing but the schedule: a script that seeds nothing starts from here.
-    random.seed(0)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(0)
+    _seed(spec.rank)
     collector = Collector()
     collector.install()
     device.begin(spec.schedule, check=spec.check, keep_records=spec.keep_records)
@@ -172,6 +169,19 @@ def _rendezvous(spec: RankSpec) -> object:
     # Host names need not resolve on a laptop without a network; all ranks are on this machine.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform.startswith("linux") else "lo0")
     return store
+
+
+def _seed(rank: int) -> None:
+    """Seed what a script may draw from without seeding it: runs differ in the schedule alone."""
+    import torch
+
+    random.seed(rank)
+    torch.manual_seed(rank)
+    try:
+        import numpy as np
+    except ModuleNotFoundError:
+        return
+    np.random.seed(rank)
 
 
 def _run_script(script: Script) -> int:

@@ -18,6 +18,7 @@ __all__ = [
     "RankResult",
     "RunResult",
     "VariantSummary",
+    "identity",
     "merge_races",
     "number_or_none",
 ]
@@ -166,7 +167,7 @@ class VariantSummary:
         }
 
 
-def _identity(race: Json) -> tuple[object, ...]:
+def identity(race: Json) -> tuple[object, ...]:
     """Return what makes two reports the same one: the kind and the two places in the code.
 
     Buffers and streams are left out: their names hold numbers that differ between ranks.
@@ -184,7 +185,7 @@ def merge_races(races: Iterable[Json]) -> list[Json]:
     """Join equal reports: counts are added, ranks and schedules are collected. Keeps the order."""
     merged: dict[tuple[object, ...], Json] = {}
     for race in races:
-        known = merged.setdefault(_identity(race), {**race, "count": 0})
+        known = merged.setdefault(identity(race), {**race, "count": 0})
         known["count"] += race.get("count", 1)
         for key in _WHERE:
             if key in race:

@@ -195,6 +195,7 @@ def test_one_rank_shows_nothing_and_says_what_it_takes(tmp_path: Path) -> None:
         (["--schedules", "fifo:1"], "takes no seed"),
         (["--variants", "ours"], "unknown variant 'ours'"),
         (["--steps", "0"], "--steps"),
+        (["--output", "/dev/null/demo"], "can't be made: Not a directory"),
         (["extra"], "unexpected extra argument"),
     ],
 )

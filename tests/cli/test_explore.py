@@ -104,6 +104,8 @@ def test_a_device_that_cannot_be_built_ends_with_status_1() -> None:
         (["--ranks", "0", SCRIPT], "--ranks"),
         (["--variants", "cuda", SCRIPT], "unknown variant 'cuda'"),
         (["--variants", "", SCRIPT], "no variant given"),
+        (["--logs", "/dev/null/logs", SCRIPT], "can't be made: Not a directory"),
+        (["--logs", str(EXPLORE), SCRIPT], "is not empty"),
         (["--json", "no/such/folder/x.json", SCRIPT], "--json"),
     ],
 )

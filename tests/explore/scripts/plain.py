@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import random
 import subprocess
 import sys
 import time
@@ -48,6 +49,8 @@ for step in range(options.steps):
             while True:
                 time.sleep(1)
     inputs = torch.randn(8, 4)
+    if options.unseeded:
+        inputs += random.random()
     if options.entropy:
         inputs += int.from_bytes(os.urandom(2), "little") / 65536
     if os.environ["ACCEL_STREAMS_SCHEDULE"] == options.differ_under:
