@@ -85,8 +85,8 @@ def test_all_recorded_streams_are_waited_for() -> None:
             free.synchronize()
             torch.zeros(256, device="fake")
             torch.fake.default_stream().synchronize()
-        side.synchronize()
-    assert copy.cpu().unique().tolist() == [1.0]
+        held.synchronize()
+        assert copy.cpu().unique().tolist() == [1.0]
 
 
 def test_memory_comes_back_when_the_recorded_stream_is_through() -> None:
