@@ -1,7 +1,8 @@
 """A simulated asynchronous device on the CPU: real torch streams, chosen schedules.
 
-``enable()`` gives torch the device type ``fake``. Work on it is queued and runs, in the order that the chosen
-schedule says, when the host waits for it; a wait that is missing therefore fails every time.
+``enable()`` gives torch the device type ``fake``. Work on it is queued and runs, in the order that
+the chosen schedule says, when the host waits for it; a wait that is missing therefore fails every
+time.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
+from torch.utils import backend_registration
 
 from accel_streams import _settings
 from accel_streams._errors import FakeDeviceError
@@ -35,23 +36,35 @@ __all__ = [
     "virtual_time",
 ]
 
-SCHEDULES: tuple[str, ...] = ("in-order", "fifo", "lifo", "mru", "lru", "lazy", "random", "priority")
-# Records handed to a trace's sink at a time: enough to make the call's cost vanish, little enough memory.
+SCHEDULES: tuple[str, ...] = (
+    "in-order",
+    "fifo",
+    "lifo",
+    "mru",
+    "lru",
+    "lazy",
+    "random",
+    "priority",
+)
+# Records handed to a trace's sink at a time: enough to make the call's cost vanish, little enough
+# memory.
 _SINK_RECORDS = 16384
 
 _stream_labels: dict[tuple[int, int], str] = {}
 
 
 def enable() -> None:
-    """Give torch the device type ``fake`` and the module ``torch.fake``; the second call does nothing.
+    """Give torch the device type ``fake`` and the module ``torch.fake``.
 
-    The extension is built for the installed torch the first time (about half a minute) and cached. The
-    environment variables ``ACCEL_STREAMS_SCHEDULE`` and ``ACCEL_STREAMS_SEED`` choose the schedule.
+    A second call does nothing. The extension is built for the installed torch the first time (about
+    half a minute) and cached. The environment variables ``ACCEL_STREAMS_SCHEDULE`` and
+    ``ACCEL_STREAMS_SEED`` choose the schedule.
 
     Raises:
         BuildError: The extension can't be built or loaded.
         FakeDeviceError: Another package has taken torch's one place for a device from outside.
         SettingError: An environment variable has an unknown value.
+
     """
     if is_loaded():
         return
@@ -61,9 +74,11 @@ def enable() -> None:
     _check_place_is_free()
     module = _build.load_extension()
     set_extension(module)
-    torch.utils.rename_privateuse1_backend(_device.DEVICE_TYPE)
-    torch._register_device_module(_device.DEVICE_TYPE, _device.make_module())
-    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    backend_registration.rename_privateuse1_backend(_device.DEVICE_TYPE)
+    torch._register_device_module(  # type: ignore[no-untyped-call]
+        _device.DEVICE_TYPE, _device.make_module()
+    )
+    backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
     _collectives.register()
     set_schedule(name or "in-order", seed)
     atexit.register(_drain_at_exit, os.getpid())
@@ -73,13 +88,15 @@ def _check_place_is_free() -> None:
     taken = torch._C._get_privateuse1_backend_name()
     if taken not in ("privateuseone", _device.DEVICE_TYPE):
         raise FakeDeviceError(
-            f"torch has one place for a device from outside, and {taken!r} has taken it in this process. The fake "
-            f"device can't be used beside it: run it in a process that does not import the package behind {taken!r}."
+            f"torch has one place for a device from outside, and {taken!r} has taken it in this "
+            f"process. The fake device can't be used beside it: run it in a process that does not "
+            f"import the package behind {taken!r}."
         )
 
 
 def _drain_at_exit(pid: int) -> None:
-    # Peers may be waiting for collectives that are queued here. Not in a forked child that never used the device.
+    # Peers may be waiting for collectives that are queued here. Not in a forked child that never
+    # used the device.
     if os.getpid() == pid or extension().pending() > 0:
         extension().drain()
 
@@ -98,10 +115,12 @@ def set_schedule(name: str, seed: int = 0) -> None:
 
     Raises:
         FakeDeviceError: There is no such schedule, or the seed is negative.
+
     """
     if name not in SCHEDULES:
         raise FakeDeviceError(
-            f"Unknown schedule {name!r} for the fake device: expected one of {', '.join(SCHEDULES)}."
+            f"Unknown schedule {name!r} for the fake device: expected one of "
+            f"{', '.join(SCHEDULES)}."
         )
     if seed < 0:
         raise FakeDeviceError(f"A schedule's seed is a number from 0, got {seed}.")
@@ -118,8 +137,9 @@ def set_queue_capacity(operations: int) -> None:
     """Set how many operations may be queued before some of them run.
 
     Args:
-        operations: At least 1; 4096 at first. A smaller queue needs less memory and hides reorderings
-            that reach further.
+        operations: At least 1; 4096 at first. A smaller queue needs less memory and hides
+            reorderings that reach further.
+
     """
     extension().set_capacity(operations)
 
@@ -164,8 +184,8 @@ def operations() -> int:
 def virtual_time() -> int:
     """Return the host's virtual clock in nanoseconds.
 
-    It moves by a fixed cost for each operation and, when the host waits, to the time at which the awaited
-    work ends on a device whose streams run side by side. It does not depend on the machine.
+    It moves by a fixed cost for each operation and, when the host waits, to the time at which the
+    awaited work ends on a device whose streams run side by side. It does not depend on the machine.
     """
     return int(extension().host_clock())
 
@@ -209,6 +229,7 @@ def start_trace(
     Args:
         sources: Note for each operation the innermost line of Python outside torch.
         sink: Called with records as they gather, so that a long run needs no memory for them.
+
     """
     module = extension()
     module.trace_take()
@@ -223,7 +244,10 @@ _sink: Callable[[list[tuple[Any, ...]]], None] | None = None
 
 
 def stop_trace() -> list[tuple[Any, ...]]:
-    """Stop recording and return the records; with a sink, hand it the rest and return an empty list."""
+    """Stop recording and return the records.
+
+    With a sink, hand it the rest and return an empty list.
+    """
     global _sink
     module = extension()
     module.drain()

@@ -1,7 +1,7 @@
 """Build the simulated device's extension for the installed torch, once, and load it.
 
-The result is cached by everything it depends on (sources, torch, Python, compiler), so that a change of any of
-them builds anew and never loads an extension made for another torch.
+The result is cached by everything it depends on (sources, torch, Python, compiler), so that a
+change of any of them builds anew and never loads an extension made for another torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from types import ModuleType
 
 from accel_streams._errors import BuildError
 
-__all__ = ["BuildPlan", "MIN_TORCH", "cached_extension", "load_extension", "plan_build"]
+__all__ = ["MIN_TORCH", "BuildPlan", "cached_extension", "load_extension", "plan_build"]
 
 MODULE_NAME = "_accel_streams_fake"
 MIN_TORCH = (2, 6)
@@ -68,14 +68,16 @@ def find_compiler() -> str:
 
     Raises:
         BuildError: There is none.
+
     """
     wanted = os.environ.get("CXX", "c++")
     found = shutil.which(wanted.split()[0])
     if found is None:
         raise BuildError(
-            f"The fake device is a C++ extension that is built on first use, and no C++ compiler was found "
-            f"(looked for {wanted!r}). Install one (Debian and Ubuntu: apt-get install g++; Fedora: dnf install "
-            f"gcc-c++; macOS: xcode-select --install) or set CXX to its path, then run this again."
+            f"The fake device is a C++ extension that is built on first use, and no C++ compiler "
+            f"was found (looked for {wanted!r}). Install one (Debian and Ubuntu: apt-get install "
+            f"g++; Fedora: dnf install gcc-c++; macOS: xcode-select --install) or set CXX to its "
+            f"path, then run this again."
         )
     return found
 
@@ -85,19 +87,22 @@ def check_torch(version: str) -> None:
 
     Raises:
         BuildError: It is too old.
+
     """
     match = re.match(r"(\d+)\.(\d+)", version)
     if match is None or (int(match[1]), int(match[2])) < MIN_TORCH:
         raise BuildError(
-            f"The fake device needs torch {MIN_TORCH[0]}.{MIN_TORCH[1]} or later, and torch {version} is "
-            f"installed. Install a newer torch; the other backends work with torch 2.1 and later."
+            f"The fake device needs torch {MIN_TORCH[0]}.{MIN_TORCH[1]} or later, and torch "
+            f"{version} is installed. Install a newer torch; the other backends work with torch "
+            f"2.1 and later."
         )
 
 
 def write_units(directory: Path) -> list[Path]:
     """Write one file for each folder of sources that includes them all, and return the files.
 
-    torch's headers take most of the time: to read them once a folder makes the build three times faster.
+    torch's headers take most of the time: to read them once a folder makes the build three times
+    faster.
     """
     units = []
     for folder in sorted(path for path in _SOURCES.iterdir() if path.is_dir()):
@@ -113,6 +118,7 @@ def plan_build() -> BuildPlan:
 
     Raises:
         BuildError: There is no compiler, or torch is too old.
+
     """
     import torch
 
@@ -159,6 +165,7 @@ def load_extension() -> ModuleType:
 
     Raises:
         BuildError: It can't be built or loaded; the text says why and what to do.
+
     """
     plan = plan_build()
     if not plan.library.exists():
@@ -178,8 +185,9 @@ def _import(library: Path) -> ModuleType:
         loader.exec_module(module)
     except ImportError as exc:
         raise BuildError(
-            f"The fake device's extension at {library} does not load: {exc}. It was probably built for another "
-            f"torch or is damaged: delete the folder {library.parent} and run this again."
+            f"The fake device's extension at {library} does not load: {exc}. It was probably "
+            f"built for another torch or is damaged: delete the folder {library.parent} and run "
+            f"this again."
         ) from exc
     return module
 
@@ -195,8 +203,9 @@ def _locked(plan: BuildPlan) -> Iterator[None]:
         handle = (root / f"{plan.directory.name}.lock").open("w")
     except OSError as exc:
         raise BuildError(
-            f"The fake device's extension is kept under {root}, which can't be written: {exc}. Make it writable, "
-            f"or set XDG_CACHE_HOME or TORCH_EXTENSIONS_DIR to a folder that is."
+            f"The fake device's extension is kept under {root}, which can't be written: {exc}. "
+            f"Make it writable, or set XDG_CACHE_HOME or TORCH_EXTENSIONS_DIR to a folder that "
+            f"is."
         ) from exc
     with handle:
         deadline = time.monotonic() + _BUILD_TIMEOUT_S
@@ -207,8 +216,9 @@ def _locked(plan: BuildPlan) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise BuildError(
-                        f"Another process has been building the fake device's extension for {_BUILD_TIMEOUT_S:.0f} "
-                        f"s (lock {handle.name}). Look whether it hangs, end it, and run this again."
+                        f"Another process has been building the fake device's extension for "
+                        f"{_BUILD_TIMEOUT_S:.0f} s (lock {handle.name}). Look whether it hangs, "
+                        f"end it, and run this again."
                     ) from None
                 time.sleep(0.2)
         yield
@@ -244,7 +254,8 @@ def _build(plan: BuildPlan) -> None:
             text=True,
             env=environment,
         )
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.write(json.dumps(arguments))
         process.stdin.close()
         lines: list[str] = []
@@ -287,8 +298,8 @@ def _failure_text(lines: list[str]) -> str:
         )
     if any("Python.h" in line for line in lines):
         return (
-            "The fake device's extension needs Python's headers, which are not installed (Debian and Ubuntu: "
-            "apt-get install python3-dev), then run this again."
+            "The fake device's extension needs Python's headers, which are not installed: install "
+            "them (Debian and Ubuntu: apt-get install python3-dev), then run this again."
         )
     return f"The fake device's extension did not build:\n  {shown}"
 
@@ -308,7 +319,9 @@ class _Progress:
     def line(self, line: str) -> None:
         match = _PROGRESS.match(line)
         if match and self._terminal:
-            self._write(f"building the fake device for this torch (once): {match[1]} of {match[2]} files")
+            self._write(
+                f"building the fake device for this torch (once): {match[1]} of {match[2]} files"
+            )
 
     def end(self, how: str) -> None:
         self._write(f"building the fake device: {how}")

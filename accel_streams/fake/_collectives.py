@@ -16,7 +16,7 @@ _created = 0
 
 
 def register() -> None:
-    """Make ``fccl`` known to ``torch.distributed``, for tensors on the fake device and on the CPU."""
+    """Make ``fccl`` known to ``torch.distributed``, for tensors on the fake device and the CPU."""
     if not dist.is_available() or BACKEND_NAME in dist.Backend.backend_list:
         return
     dist.Backend.register_backend(BACKEND_NAME, _create, devices=["cpu", "fake"])
@@ -26,10 +26,11 @@ def _create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     global _created
     label = f"{BACKEND_NAME} {_created}"
     _created += 1
-    # Between processes of one machine; gloo would otherwise resolve the host's name, which may not resolve.
-    device = dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")
-    options = dist.ProcessGroupGloo._Options()
-    options._devices = [device]
+    gloo: Any = dist.ProcessGroupGloo  # its options are missing from torch's types
+    options = gloo._Options()
+    # Between processes of one machine; gloo would otherwise resolve the host's name, which may not
+    # resolve.
+    options._devices = [gloo.create_device(hostname="127.0.0.1")]
     options._timeout = timeout
-    transport = dist.ProcessGroupGloo(store, rank, size, options)
+    transport = gloo(store, rank, size, options)
     return extension().create_communicator(transport, rank, size, label)

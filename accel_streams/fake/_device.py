@@ -252,7 +252,9 @@ class _Generators:
 
     def __getitem__(self, index: int) -> torch.Generator:
         if not 0 <= index < device_count():
-            raise IndexError(f"fake:{index} does not exist: there are {device_count()} fake devices")
+            raise IndexError(
+                f"fake:{index} does not exist: there are {device_count()} fake devices"
+            )
         found = _generators.get(index)
         if found is None:
             found = _generators[index] = extension().default_generator(index)
@@ -307,13 +309,45 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
     return True
 
 
-_PUBLIC = (
-    "Event Stream current_device current_stream default_generators default_stream device device_count empty_cache "
-    "get_amp_supported_dtype get_device_capability get_device_name get_device_properties get_rng_state init "
-    "initial_seed is_available is_bf16_supported is_initialized manual_seed manual_seed_all max_memory_allocated "
-    "max_memory_reserved mem_get_info memory_allocated memory_reserved memory_stats reset_peak_memory_stats seed "
-    "set_device set_rng_state set_stream stream synchronize _is_in_bad_fork _lazy_init _sleep"
-).split()
+_PUBLIC = [
+    "Event",
+    "Stream",
+    "current_device",
+    "current_stream",
+    "default_generators",
+    "default_stream",
+    "device",
+    "device_count",
+    "empty_cache",
+    "get_amp_supported_dtype",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "get_rng_state",
+    "init",
+    "initial_seed",
+    "is_available",
+    "is_bf16_supported",
+    "is_initialized",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
+    "reset_peak_memory_stats",
+    "seed",
+    "set_device",
+    "set_rng_state",
+    "set_stream",
+    "stream",
+    "synchronize",
+    "_is_in_bad_fork",
+    "_lazy_init",
+    "_sleep",
+]
 
 
 def make_module() -> types.ModuleType:

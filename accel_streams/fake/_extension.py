@@ -27,9 +27,11 @@ def extension() -> Any:
 
     Raises:
         FakeDeviceError: The device has not been enabled.
+
     """
     if _loaded is None:
         raise FakeDeviceError(
-            "The fake device is not enabled in this process: call accel_streams.fake.enable() first."
+            "The fake device is not enabled in this process: call accel_streams.fake.enable() "
+            "first."
         )
     return _loaded

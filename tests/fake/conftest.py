@@ -1,3 +1,5 @@
+# mypy: disable-error-code="attr-defined"
+# torch.fake comes into being at run time.
 """The simulated device, as a fixture that leaves no state behind."""
 
 from __future__ import annotations

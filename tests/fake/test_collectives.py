@@ -14,7 +14,16 @@ SCRIPT = Path(__file__).parent / "scripts" / "collectives.py"
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("ranks", "case"),
-    [(1, "every"), (2, "every"), (3, "one"), (8, "one"), (2, "host"), (2, "early"), (3, "two"), (2, "cpu")],
+    [
+        (1, "every"),
+        (2, "every"),
+        (3, "one"),
+        (8, "one"),
+        (2, "host"),
+        (2, "early"),
+        (3, "two"),
+        (2, "cpu"),
+    ],
 )
 def test_collectives(ranks: int, case: str) -> None:
     done = subprocess.run(

@@ -1,9 +1,13 @@
+# mypy: disable-error-code="attr-defined, no-untyped-call, union-attr, operator"
+# torch.fake comes into being at run time; some of torch's methods have no types; a gradient and a
+# module's parts may be None or a Tensor to torch's types, and never are here.
 """Operators: right values, nothing that waits unasked, and clear errors."""
 
 from __future__ import annotations
 
 import copy
 import io
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -24,7 +28,9 @@ class Block(nn.Module):
         super().__init__()
         self.norm, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
         self.dropout = nn.Dropout(0.1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -32,7 +38,8 @@ class Block(nn.Module):
         q, k, v = self.qkv(self.norm(x)).view(batch, length, 3, 2, -1).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.dropout(self.out(mixed.transpose(1, 2).reshape(batch, length, width)))
-        return x + self.mlp(self.norm2(x))
+        result: torch.Tensor = x + self.mlp(self.norm2(x))
+        return result
 
 
 class GPT(nn.Module):
@@ -46,7 +53,8 @@ class GPT(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         logits = self.head(self.blocks(self.embed(tokens)))
-        return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
+        loss: torch.Tensor = F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
+        return loss
 
 
 OPTIMIZERS = {
@@ -108,7 +116,9 @@ def test_random_numbers_depend_on_the_seed_and_not_on_the_schedule(schedule: str
     for _ in range(3):
         stream = torch.fake.Stream()
         with torch.fake.stream(stream):
-            mixed.append(F.dropout(torch.ones(32, device="fake"), 0.5) + torch.rand(32, device="fake"))
+            mixed.append(
+                F.dropout(torch.ones(32, device="fake"), 0.5) + torch.rand(32, device="fake")
+            )
         torch.fake.current_stream().wait_stream(stream)
     drawn = torch.cat([m.cpu() for m in mixed])
     fake.set_schedule("in-order")
@@ -157,8 +167,10 @@ def test_random_numbers_leave_the_cpus_generator_alone() -> None:
         (lambda x: torch.stack([x, x]).mean(0), {}),
     ],
 )
-def test_what_waits_is_counted_by_name(what: object, counted: dict[str, int]) -> None:
-    what(torch.arange(6.0, device="fake") % 6)  # type: ignore[operator]
+def test_what_waits_is_counted_by_name(
+    what: Callable[[torch.Tensor], object], counted: dict[str, int]
+) -> None:
+    what(torch.arange(6.0, device="fake") % 6)
     assert fake.synchronizing_ops() == counted
 
 
@@ -201,9 +213,9 @@ def test_an_operator_that_the_device_cannot_run_says_so() -> None:
 
 
 def test_tensors_of_two_devices_do_not_mix() -> None:
-    with pytest.raises(RuntimeError, match="same device|one device|on the CPU"):
+    with pytest.raises(RuntimeError, match=r"same device|one device|on the CPU"):
         torch.ones(3, device="fake") + torch.ones(3)
-    with pytest.raises(RuntimeError, match="same device|one device"):
+    with pytest.raises(RuntimeError, match=r"same device|one device"):
         torch.ones(3, device="fake:0") + torch.ones(3, device="fake:1")
     assert (torch.ones(3, device="fake") + torch.tensor(2.0)).tolist() == [3.0] * 3
 
@@ -218,11 +230,9 @@ def test_the_host_may_change_a_scalar_after_the_call() -> None:
 
 def test_bf16_layer_norm_keeps_the_cpus_types() -> None:
     x = torch.randn(4, 8, dtype=torch.bfloat16)
-    arguments = ([8], torch.ones(8), torch.zeros(8), 1e-5)
-    expected = torch.native_layer_norm(x, arguments[0], *(a.bfloat16() for a in arguments[1:3]), 1e-5)
-    got = torch.native_layer_norm(
-        x.to("fake"), arguments[0], *(a.bfloat16().to("fake") for a in arguments[1:3]), 1e-5
-    )
+    weight, bias = torch.ones(8).bfloat16(), torch.zeros(8).bfloat16()
+    expected = torch.native_layer_norm(x, [8], weight, bias, 1e-5)
+    got = torch.native_layer_norm(x.to("fake"), [8], weight.to("fake"), bias.to("fake"), 1e-5)
     assert [t.dtype for t in got] == [t.dtype for t in expected]
     torch.testing.assert_close([t.cpu() for t in got], list(expected))
 
@@ -260,10 +270,11 @@ def test_activation_checkpointing_gives_the_same_gradients(reentrant: bool) -> N
 def test_torch_compile_gives_the_same_gradients(backend: str) -> None:
     def gradients(compiled: bool) -> torch.Tensor:
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 2)).to("fake")
+        first = nn.Linear(8, 8)
+        model = nn.Sequential(first, nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 2)).to("fake")
         run = torch.compile(model, backend=backend) if compiled else model
         run(torch.randn(4, 8, device="fake")).pow(2).sum().backward()
-        return model[0].weight.grad.cpu()
+        return first.weight.grad.cpu()
 
     torch._dynamo.reset()
     torch.testing.assert_close(gradients(True), gradients(False))
@@ -296,7 +307,9 @@ def test_tensors_save_print_and_copy() -> None:
     assert torch.equal(copy.deepcopy(model).bias.detach().cpu(), model.bias.detach().cpu())
 
 
-def test_backward_runs_on_the_forwards_stream_and_the_caller_is_ordered_after_it(schedule: str) -> None:
+def test_backward_runs_on_the_forwards_stream_and_the_caller_is_ordered_after_it(
+    schedule: str,
+) -> None:
     side = torch.fake.Stream()
     weight = torch.ones(16, device="fake", requires_grad=True)
     seen: list[torch.Stream] = []

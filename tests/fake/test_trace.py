@@ -1,3 +1,5 @@
+# mypy: disable-error-code="attr-defined, no-untyped-call"
+# torch.fake comes into being at run time; some of torch's methods have no types.
 """What a trace says, and that it says the same every time."""
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ def test_records_say_what_was_submitted_and_where() -> None:
     record, wait, launch = records[:3]
     assert wait[4] == record[1]
     assert launch[3] == (0, side.stream_id)
-    assert {(low, high) for _, low, high, _ in launch[5]} == {(4, 12)}  # two floats, from the second on
+    # Two floats, from the second on.
+    assert {(low, high) for _, low, high, _ in launch[5]} == {(4, 12)}
     assert {mode for _, _, _, mode in launch[5]} == {1, 2}  # read and written
     assert launch[6][0].endswith("test_trace.py")
     assert launch[6][2] == "test_records_say_what_was_submitted_and_where"
@@ -108,7 +111,8 @@ fake.enable()
 fake.set_schedule({schedule!r}, 11)
 fake.start_trace()
 torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 2)).to("fake")
+layers = torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 2)
+model = torch.nn.Sequential(*layers).to("fake")
 streams = [torch.fake.Stream() for _ in range(3)]
 for step in range(3):
     for stream in streams:

@@ -1,3 +1,5 @@
+# mypy: disable-error-code="attr-defined"
+# torch.fake comes into being at run time.
 """Run every collective of the simulated device on forked ranks and check what it gives.
 
 Usage: collectives.py RANKS CASE. Exit status 0 when every rank found what it expected.
@@ -28,7 +30,9 @@ def full(value: float, count: int = 4, dtype: torch.dtype = torch.float32) -> to
 
 def expect(got: torch.Tensor, values: list[float]) -> None:
     found = got.cpu().tolist()
-    assert found == values, f"rank {dist.get_rank()} got {found}, expected {values} ({fake.schedule()})"
+    assert found == values, (
+        f"rank {dist.get_rank()} got {found}, expected {values} ({fake.schedule()})"
+    )
 
 
 def every_collective() -> None:
@@ -94,7 +98,7 @@ def every_collective() -> None:
 
 
 def the_host_goes_on() -> None:
-    """A collective waits for the current stream, and the current stream for it; the host for neither."""
+    """A collective waits for the current stream, which waits for it; the host waits for neither."""
     rank = dist.get_rank()
     fake.reset_counters()
     x = full(rank + 1)
@@ -111,7 +115,10 @@ def the_host_goes_on() -> None:
 
 
 def reading_before_the_wait_shows() -> None:
-    """A collective that nobody waited for is not ordered before what follows: some schedule must show it."""
+    """A collective that nobody waited for is not ordered before what follows.
+
+    Some schedule must show it.
+    """
     wrong = []
     for name in fake.SCHEDULES:
         fake.set_schedule(name, seed=2)
