@@ -11,6 +11,7 @@ from accel_streams.backends.privateuse1 import PrivateUse1Backend
 
 if TYPE_CHECKING:
     import torch
+    from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator
 
 __all__ = ["CpuFakeBackend"]
 
@@ -54,6 +55,13 @@ class CpuFakeBackend(PrivateUse1Backend):
         except BuildError as exc:
             return str(exc).rstrip(".")
         return None
+
+    def accelerator(self) -> DeepSpeedAccelerator:
+        """Return the accelerator; without a launcher, the script is the only rank."""
+        from accel_streams.deepspeed import _launch
+
+        _launch.run_alone_without_launcher()
+        return super().accelerator()
 
     def annotate_stream(self, stream: Stream, label: str) -> None:
         """Have race reports call ``stream`` by this name."""
