@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -265,6 +266,28 @@ def test_no_process_outlives_the_command(
     assert all(gone(int(path.name)) for path in notes.iterdir())
     if end != signal.SIGKILL:
         assert list(temporary.glob("accel-streams-*")) == []  # torch leaves a folder of its own
+
+
+def test_a_process_that_is_killed_from_outside_takes_nothing_with_it_but_the_run(
+    plain_script: str, tmp_path: Path
+) -> None:
+    zygotes: list[int] = []
+
+    def kill_a_zygote() -> None:
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.iterdir())) < 6 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        zygotes.extend(p for p in (int(path.name) for path in tmp_path.iterdir()) if is_zygote(p))
+        os.kill(zygotes[0], signal.SIGKILL)
+
+    thread = threading.Thread(target=kill_a_zygote)
+    with Runner(ranks=2, device=PLAIN, timeout_s=60) as running:
+        thread.start()
+        with pytest.raises(StartError, match=r"rank \d was killed by SIGKILL"):
+            running.run(run(plain_script, "--fail", "hang", "--notes", str(tmp_path)))
+    thread.join(10)
+    assert len(zygotes) == 2
+    assert all(gone(int(path.name)) for path in tmp_path.iterdir())
 
 
 def test_a_difference_is_reported_only_if_the_script_repeats_itself(
