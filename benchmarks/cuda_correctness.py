@@ -92,9 +92,8 @@ def train(case: Case, options: argparse.Namespace, rank: int) -> dict[str, Any]:
     """Train as ``case`` says; return parameters on the CPU, losses and skipped steps."""
     import contextlib
 
-    import torch
-
     import deepspeed
+    import torch
 
     torch.manual_seed(0)
     model = build_model(options.layers, options.width).cuda()
@@ -143,9 +142,8 @@ def run_rank(options: argparse.Namespace) -> None:
     """Run every case in this process and write what came of it."""
     import gc
 
-    import torch
-
     import deepspeed
+    import torch
 
     rank = int(os.environ["RANK"])
     torch.cuda.set_device(rank)
@@ -206,9 +204,8 @@ def run_ranks(options: argparse.Namespace, folder: str, *, blocking: bool) -> No
 
 
 def summary(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    import torch
-
     import deepspeed
+    import torch
 
     def read(case: Case, mode: str) -> list[dict[str, Any]]:
         return [

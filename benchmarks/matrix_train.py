@@ -13,11 +13,10 @@ import argparse
 import os
 import random
 
+import deepspeed
 import torch
 from deepspeed.accelerator import get_accelerator
 from torch import nn
-
-import deepspeed
 
 WIDTH = 24
 BUCKET = 1400  # a hidden layer's weight fits twice, the oversized one not once

@@ -1,8 +1,7 @@
 """The shortest training script: it imports torch and DeepSpeed, and knows of nothing else."""
 
-import torch
-
 import deepspeed
+import torch
 
 engine, _, _, _ = deepspeed.initialize(
     model=torch.nn.Linear(8, 8),
