@@ -156,9 +156,11 @@ class ZeroOrdering:
 
     def before_write(self, optimizer: Any, param: torch.Tensor) -> None:
         self._writer = self._admitted = None
+        stream = self._current_stream()
         if self._stays_outside(optimizer, param):
             return
-        stream = self._current_stream()
+        # The copy into the bucket takes the place of the gradient, whose memory is dropped then.
+        self._keep_gradients_alive(optimizer, [optimizer.get_gradient_for_reduction(param)], stream)
         key = self._buckets.key_of(optimizer, param)
         elements = self._buckets.elements(optimizer, key) + param.numel()
         # Which buffer comes after a full one is known for certain once the hook has reduced that.
@@ -209,7 +211,7 @@ class ZeroOrdering:
             outside = self._waiting_outside(optimizer, key)
             if outside:
                 tracker = self._gradients_outside(key)
-                self._keep_gradients_alive(outside, consumer)
+                self._keep_gradients_alive(optimizer, outside, consumer)
             else:
                 index = self._buckets.index(optimizer, key)
                 tracker = self._buffer(optimizer, key, index).tracker
@@ -238,21 +240,28 @@ class ZeroOrdering:
         swaps = optimizer.contiguous_gradients and optimizer.overlap_comm
         self._admit(optimizer, writer.key, 1 - index if swaps else index, writer.stream)
 
-    def _waiting_outside(self, optimizer: Any, key: Key) -> list[torch.Tensor]:
+    def _waiting_outside(self, optimizer: Any, key: Key) -> list[torch.Tensor | None]:
         """Return the gradients that wait for reduction and are in no bucket buffer."""
         if not optimizer.contiguous_gradients:
             return list(self._buckets.gradients(optimizer, key))
         param = self._buckets.oversized(optimizer, key)
         return [] if param is None else [optimizer.get_gradient_for_reduction(param)]
 
-    def _keep_gradients_alive(self, gradients: list[torch.Tensor], consumer: Stream) -> None:
-        # The host drops them as soon as the reduction is submitted, and their memory belongs to
-        # the stream of the backward. With a single stream the allocator knows all there is to know.
-        if len(self._streams | {self._backend.stream_id(consumer)}) == 1:
+    def _keep_gradients_alive(
+        self, optimizer: Any, gradients: list[torch.Tensor | None], user: Stream
+    ) -> None:
+        """Keep gradients, which belong to the stream that computed them, until ``user`` is done.
+
+        The host drops them as soon as the work on ``user`` is submitted. In a hook, autograd has
+        already seen to it for the hook's own stream.
+        """
+        in_hook = optimizer.overlap_comm or optimizer.partition_gradients
+        if in_hook and not self._is_shared_with(user):
             return
         if "gradient: keep-alive" not in self._skip:
             for gradient in gradients:
-                self._backend.keep_alive(gradient, consumer)
+                if gradient is not None:
+                    self._backend.keep_alive(gradient, user)
 
     # -- the end of a backward, and the step -------------------------------------------------------
 
@@ -290,7 +299,7 @@ class ZeroOrdering:
         """
         if optimizer.overlap_comm and optimizer.contiguous_gradients:
             return
-        if len(self._streams | {self._backend.stream_id(stream)}) == 1:
+        if not self._is_shared_with(stream):
             return
         if "partition: keep-alive" in self._skip:
             return
@@ -299,6 +308,10 @@ class ZeroOrdering:
                 self._backend.keep_alive(tensor, user)
 
     # -- small things ----------------------------------------------------------------------------
+
+    def _is_shared_with(self, stream: Stream) -> bool:
+        """Return whether any stream but ``stream`` has to do with the gradients."""
+        return len(self._streams | {self._backend.stream_id(stream)}) > 1
 
     def _current_stream(self) -> Stream:
         stream = self._backend.current_stream()

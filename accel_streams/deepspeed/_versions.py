@@ -97,7 +97,7 @@ def installed_version() -> str:
     # Its __init__ sets __version__ late; this module of constants is there before.
     constants = sys.modules.get("deepspeed.git_version_info")
     version = getattr(package, "__version__", None) or getattr(constants, "version", None)
-    return str(version or "unknown")
+    return str(version or "unknown").strip()
 
 
 def unsupported(missing: Sequence[str], *, safe_mode: bool) -> UnsupportedDeepSpeedError:
@@ -220,6 +220,7 @@ _COMMON_ATTRIBUTES = (
     "get_gradient_for_reduction",
     "overlap_comm",
     "params_in_partition",
+    "partition_gradients",
     "reduce_bucket_size",
     "reduction_stream",
 )

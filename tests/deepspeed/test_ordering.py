@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from accel_streams import Capabilities, Ordering, UnsupportedDeepSpeedError
+from accel_streams.deepspeed import _ordering, _seams
 from zero_model import (
     DTYPES,
     Config,
@@ -21,12 +24,9 @@ from zero_model import (
 )
 from zero_recording import RecordingBackend, RecordingStream, races_in
 
-from accel_streams import Capabilities, Ordering, UnsupportedDeepSpeedError
-from accel_streams.deepspeed import _ordering, _seams
-
 DEFAULT, SIDE, OTHER = 0, 1, 2
 
-# Two fill a bucket of 10, one from each stream, and the next one reduces it: on either stream in turn.
+# Two fill a bucket of 10, one from each stream; the next one reduces it, on either stream in turn.
 TWO_PRODUCERS = [
     Hook(4, owned=index % 3 != 0, stream=(DEFAULT, SIDE)[(index + 1) // 2 % 2])
     for index in range(13)
@@ -41,9 +41,8 @@ OVERSIZED = [Hook(4, True, DEFAULT), Hook(40, False, SIDE), *TWO_PRODUCERS, Hook
 Run = Callable[..., RecordingBackend]
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Train the model for some steps in a mode, and return what the device was given."""
+def runner(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return what trains the model for some steps, and returns what the device was given."""
 
     def run(
         config: Config,
@@ -53,17 +52,15 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
         skip: str | None = None,
         steps: int = 2,
         caller: int = OTHER,
-        capabilities: Capabilities = Capabilities(Ordering.ASYNC),
+        ordering: Ordering = Ordering.ASYNC,
         prepare: Callable[[RecordingBackend], None] = lambda backend: None,
     ) -> RecordingBackend:
         monkeypatch.setenv("ACCEL_STREAMS_ZERO", mode)
-        backend = RecordingBackend(capabilities)
+        backend = RecordingBackend(Capabilities(ordering))
         for _ in (SIDE, OTHER):
             backend.new_stream()
         monkeypatch.setattr(_seams, "_backend_in_use", lambda: backend)
-        _ordering.skip_edges.clear()
-        if skip is not None:
-            _ordering.skip_edges.add(skip)
+        monkeypatch.setattr(_ordering, "skip_edges", set() if skip is None else {skip})
         optimizer_class = make_optimizer_class(config, backend)
         _seams._hook(module_with(optimizer_class))
         optimizer = optimizer_class([Param(hook.numel, hook.owned, hook.dtype) for hook in hooks])
@@ -73,8 +70,12 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
             use_memory_again(backend, (DEFAULT, SIDE, OTHER))
         return backend
 
-    yield run
-    _ordering.skip_edges.clear()
+    return run
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    return runner(monkeypatch)
 
 
 CONFIGS = {
@@ -122,7 +123,7 @@ class TestEveryConfiguration:
     def test_gets_no_wait_where_the_device_orders(
         self, run: Run, config: Config, hooks: list[Hook], ordering: Ordering
     ) -> None:
-        backend = run(config, hooks, capabilities=Capabilities(ordering))
+        backend = run(config, hooks, ordering=ordering)
         assert (backend.waits, backend.recorded_events, backend.host_waits) == ([], 0, 0)
 
     def test_gets_no_event_from_a_single_stream(
@@ -147,7 +148,11 @@ NEEDED = {
         [Hook(4, True, SIDE), Hook(4, True, OTHER)],
         {"write-after-write"},
     ),
-    "bucket: release->write": (Config(waits_for_producers=True), TWO_PRODUCERS, {"write-after-read"}),
+    "bucket: release->write": (
+        Config(waits_for_producers=True),
+        TWO_PRODUCERS,
+        {"write-after-read"},
+    ),
     "bucket: producer->read": (Config(), TWO_PRODUCERS, {"read-after-write"}),
     "bucket: release->free": (Config(overlap_comm=False), TWO_PRODUCERS, {"use-after-free"}),
     "gradient: producer->read": (
@@ -195,8 +200,7 @@ hooks_strategy = st.lists(
 )
 def test_no_program_has_a_race(hooks: list[Hook], config: Config, caller: int) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        train = run.__wrapped__(monkeypatch)  # type: ignore[attr-defined]
-        backend = next(train)(config, hooks, caller=caller, steps=3)
+        backend = runner(monkeypatch)(config, hooks, caller=caller, steps=3)
         assert races_in(backend) == []
 
 

@@ -10,16 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
-from zero_recording import (
-    READ,
-    READ_WRITE,
-    WRITE,
-    RecordingBackend,
-    RecordingStream,
-    RecordingTensor,
-)
+from accel_streams.races import READ, WRITE
+from zero_recording import READ_WRITE, RecordingBackend, RecordingStream, RecordingTensor
 
 __all__ = [
     "DTYPES",
@@ -92,7 +86,7 @@ class _Bucket:
 class _FlatAttributes:
     """Give the attributes of the optimizer in 0.17.1 and before the look of a bucket."""
 
-    _names = {
+    _names: ClassVar = {
         "buffer": "ipg_buffer",
         "params": "params_in_ipg_bucket",
         "grads": "grads_in_ipg_bucket",
@@ -157,6 +151,17 @@ def make_optimizer_class(config: Config, backend: RecordingBackend) -> Any:
                     ]
                     bucket.index = 0
             self.ready_for_gradients = True
+
+        def process_gradients(self, param: Param, i: int) -> None:
+            self.setup_buckets()
+            if self.partition_gradients or self.overlap_comm:
+                self.reduce_independent_p_g_buckets_and_remove_grads(param, i)
+
+        def reduce_gradients(self) -> None:
+            if not self.partition_gradients and not self.overlap_comm:
+                for param in self.params:
+                    self.reduce_independent_p_g_buckets_and_remove_grads(param, 0)
+            self.independent_gradient_partition_epilogue()
 
         def reduce_independent_p_g_buckets_and_remove_grads(self, param: Param, i: int) -> None:
             bucket = self._bucket_of(param)
@@ -256,9 +261,12 @@ def make_optimizer_class(config: Config, backend: RecordingBackend) -> Any:
         def _drop(self, param: Param) -> None:
             """Drop a gradient on the host; one in a bucket or in the partition lives on there."""
             assert param.grad is not None
-            shared = [tensor for bucket in self.buckets().values() for tensor in bucket.buffer]
-            shared.append(self.grads_in_partition)
-            if not any(param.grad.block == other.block for other in shared if other is not None):
+            shared = {
+                tensor.block for bucket in self.buckets().values() for tensor in bucket.buffer
+            }
+            if self.grads_in_partition is not None:
+                shared.add(self.grads_in_partition.block)
+            if param.grad.block not in shared:
                 backend.free(param.grad)
             param.grad = None
 
@@ -300,11 +308,10 @@ def train_step(
                 backend._add("record_stream", (0, hook.stream), param.grad.block)
             with backend.use_stream(RecordingStream(hook.stream)):
                 backend.launch("accumulate", (param.grad, READ_WRITE))
-                optimizer.setup_buckets()
-                optimizer.reduce_independent_p_g_buckets_and_remove_grads(param, 0)
+                optimizer.process_gradients(param, 0)
         for hook in hooks:
             backend.order(hook.stream, caller)
-        optimizer.independent_gradient_partition_epilogue()
+        optimizer.reduce_gradients()
         optimizer.step()
 
 

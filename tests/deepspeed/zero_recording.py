@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 from accel_streams import Capabilities, Ordering, StreamId
 from accel_streams.races import READ, WRITE, Analyser, Race
 
-__all__ = ["RecordingBackend", "RecordingStream", "RecordingTensor", "races_in"]
+__all__ = ["READ_WRITE", "RecordingBackend", "RecordingStream", "RecordingTensor", "races_in"]
 
+ASYNC = Capabilities(Ordering.ASYNC)
 READ_WRITE = READ | WRITE
 
 
@@ -61,7 +62,7 @@ class RecordingTensor:
 class RecordingBackend:
     """The Backend protocol without a device, and the few things a program does with memory."""
 
-    capabilities: Capabilities = Capabilities(Ordering.ASYNC)
+    capabilities: Capabilities = ASYNC
     records: list[tuple[Any, ...]] = field(default_factory=list)
     waits: list[tuple[int, int]] = field(default_factory=list)
     """Each wait: who waits, and for which stream's event."""
@@ -127,7 +128,9 @@ class RecordingBackend:
     def stream_id(self, stream: RecordingStream) -> StreamId:
         return StreamId("recording", 0, stream.number)
 
-    def keep_alive(self, tensor: RecordingTensor, stream: RecordingStream) -> None:
+    def keep_alive(self, tensor: Any, stream: RecordingStream) -> None:
+        if stream.number == tensor.owner:
+            return  # The owner's own work comes first anyway, so an allocator does nothing.
         self.kept_alive.append((tensor.block, stream.number))
         self._add("record_stream", (0, stream.number), tensor.block)
 

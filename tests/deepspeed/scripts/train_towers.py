@@ -1,4 +1,4 @@
-"""Train two towers with DeepSpeed's ZeRO on several streams; an ordinary script but for the streams.
+"""Train two towers with DeepSpeed's ZeRO: an ordinary script, but for the streams.
 
 ``--producers sides``: each tower runs on a side stream of its own, so one process has two streams
 with gradient hooks. ``--producers user``: all on one user stream; with several processes the hooks
@@ -9,7 +9,6 @@ of this rank's own parameters run on the stream of ``deepspeed.initialize`` neve
 from __future__ import annotations
 
 import argparse
-import contextlib
 
 import deepspeed
 import torch
@@ -33,31 +32,51 @@ options = parser.parse_args()
 if options.skip_edge:
     from accel_streams.deepspeed import _ordering
 
-    _ordering.skip_edges.add(options.skip_edge)
+    _ordering.skip_edges.add(options.skip_edge.replace("_", " "))
 
 WIDTH = 16
 
 
+class Float32Linear(torch.nn.Linear):
+    """Not on DeepSpeed's list of what is safe in lower precision: communicates in float32."""
+
+
 class Towers(torch.nn.Module):
+    """Two towers, layer by layer in turn, so that their gradients come in turn as well."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.first = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(6))
-        self.second = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(6))
-        self.third = torch.nn.Linear(WIDTH, 4 * WIDTH if options.oversized else WIDTH)
+        linear = torch.nn.Linear
+        self.first = torch.nn.ModuleList(linear(WIDTH, WIDTH) for _ in range(6))
+        if options.autocast:
+            linear = Float32Linear
+        self.second = torch.nn.ModuleList(linear(WIDTH, WIDTH) for _ in range(6))
+        if options.oversized:
+            # Without biases, so that the next gradient comes from the other tower.
+            self.second[2] = linear(WIDTH, 4 * WIDTH, bias=False)
+            self.second[3] = linear(4 * WIDTH, WIDTH, bias=False)
 
     def forward(self, x: torch.Tensor, streams: list[torch.Stream]) -> torch.Tensor:
         current = get_accelerator().current_stream()
-        outputs = []
-        for tower, stream in zip((self.first, self.second), streams, strict=True):
+        outputs = [x, x]
+        for stream in streams:
             stream.wait_stream(current)
-            with get_accelerator().stream(stream):
-                y = x
-                for layer in tower:
-                    y = torch.tanh(layer(y))
-                outputs.append(y)
+        for layers in zip(self.first, self.second, strict=True):
+            for tower, (layer, stream) in enumerate(zip(layers, streams, strict=True)):
+                with get_accelerator().stream(stream):
+                    outputs[tower] = torch.tanh(layer(outputs[tower]))
         for stream in streams:
             current.wait_stream(stream)
-        return (self.third(outputs[0] + outputs[1]).float() ** 2).mean()
+        # Products: a sum would hand one and the same gradient to both streams.
+        return (outputs[0].float() * outputs[1].float()).pow(2).mean()
+
+
+def use_memory(streams: list[torch.Stream]) -> None:
+    """Allocate on each stream, as whoever prepares the next batch there might."""
+    for stream in streams:
+        with get_accelerator().stream(stream):
+            for numel in (WIDTH * WIDTH, 2 * WIDTH * (WIDTH + 1) + WIDTH, 8 * WIDTH * WIDTH):
+                torch.zeros(numel, device=get_accelerator().current_device_name())
 
 
 def main() -> None:
@@ -80,17 +99,20 @@ def main() -> None:
         },
     }
     if options.autocast:
-        # The layers of the second tower communicate in float32: two buckets at a time.
+        # A bucket for each of two dtypes.
         config["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
     else:
         config["bf16"] = {"enabled": True}
         config["data_types"] = {"grad_accum_dtype": options.accumulate}
-    # Views that DeepSpeed makes would keep the hooks of this rank's parameters on this stream.
-    init = torch.no_grad() if options.producers == "sides" else contextlib.nullcontext()
-    with init:
-        engine, *_ = deepspeed.initialize(
-            model=model, model_parameters=model.parameters(), config=config
-        )
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=model.parameters(), config=config
+    )
+    if options.producers == "sides":
+        # Views that DeepSpeed makes keep the hooks of this rank's parameters on this stream.
+        for param in model.parameters():
+            mapping = getattr(param, "_hp_mapping", None)
+            if mapping is not None:
+                mapping.lp_fragment = mapping.lp_fragment.detach()
     accelerator = get_accelerator()
     outer = accelerator.current_stream()
     step_stream = outer if options.producers == "one" else accelerator.Stream()
@@ -107,7 +129,9 @@ def main() -> None:
                 if options.nan and step == 1:
                     loss = loss * float("nan")
                 engine.backward(loss)
+                use_memory([outer, *streams])
                 engine.step()
+                use_memory([outer, *streams])
 
 
 main()
