@@ -42,6 +42,7 @@ def nova(source: Source, probe: str = "return None", accelerator: str = "") -> s
 def real(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Stand in for DeepSpeed's module that keeps the accelerator."""
     monkeypatch.setattr(_select, "_installed", None)
+    monkeypatch.delitem(sys.modules, _select._ALIAS, raising=False)
     monkeypatch.setattr(_seams, "hook_optimizers", lambda: None)
     module = SimpleNamespace(
         ds_accelerator=None, SUPPORTED_ACCELERATOR_LIST=["cuda", "cpu"], aliases=[]

@@ -190,6 +190,7 @@ def make_optimizer_class(config: Config, backend: RecordingBackend) -> Any:
                 if self.contiguous_gradients:
                     oversized = self._take_oversized(dtype)
                     if oversized is not None:
+                        assert oversized.grad is not None
                         self.average_tensor(bucket, [oversized.grad])
                     elif bucket.elements:
                         filled = bucket.buffer[bucket.index].narrow(0, bucket.elements)
