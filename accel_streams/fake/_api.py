@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
-import os
+import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -13,7 +12,7 @@ from torch.utils import backend_registration
 
 from accel_streams import _settings
 from accel_streams._errors import FakeDeviceError
-from accel_streams.fake import _build, _collectives, _device
+from accel_streams.fake import _build, _collectives, _device, _exit
 from accel_streams.fake._extension import extension, is_loaded, set_extension
 
 __all__ = [
@@ -36,20 +35,13 @@ __all__ = [
     "virtual_time",
 ]
 
-SCHEDULES: tuple[str, ...] = (
-    "in-order",
-    "fifo",
-    "lifo",
-    "mru",
-    "lru",
-    "lazy",
-    "random",
-    "priority",
-)
+SCHEDULES: tuple[str, ...] = _settings.SCHEDULES
+_MAX_SEED = 2**64 - 1
 # Records handed to a trace's sink at a time: enough to make the call's cost vanish, little enough
 # memory.
 _SINK_RECORDS = 16384
 
+_enabling = threading.Lock()
 _stream_labels: dict[tuple[int, int], str] = {}
 
 
@@ -66,39 +58,34 @@ def enable() -> None:
         SettingError: An environment variable has an unknown value.
 
     """
-    if is_loaded():
-        return
-    name, seed = _settings.schedule(), _settings.seed()
-    if name is not None and name not in SCHEDULES:
-        set_schedule(name)  # raises, before anything is built
-    _check_place_is_free()
-    module = _build.load_extension()
-    set_extension(module)
-    backend_registration.rename_privateuse1_backend(_device.DEVICE_TYPE)
-    torch._register_device_module(  # type: ignore[no-untyped-call]
-        _device.DEVICE_TYPE, _device.make_module()
-    )
-    backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
-    _collectives.register()
-    set_schedule(name or "in-order", seed)
-    atexit.register(_drain_at_exit, os.getpid())
+    with _enabling:
+        if is_loaded():
+            return
+        name, seed = _settings.schedule(), _settings.seed()  # before anything is built
+        _check_place_is_free()
+        set_extension(_build.load_extension())
+        backend_registration.rename_privateuse1_backend(_device.DEVICE_TYPE)
+        torch._register_device_module(  # type: ignore[no-untyped-call]
+            _device.DEVICE_TYPE, _device.make_module()
+        )
+        backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
+        _collectives.register()
+        set_schedule(name or "in-order", seed)
+        _exit.register()
 
 
 def _check_place_is_free() -> None:
-    taken = torch._C._get_privateuse1_backend_name()
-    if taken not in ("privateuseone", _device.DEVICE_TYPE):
-        raise FakeDeviceError(
-            f"torch has one place for a device from outside, and {taken!r} has taken it in this "
-            f"process. The fake device can't be used beside it: run it in a process that does not "
-            f"import the package behind {taken!r}."
-        )
-
-
-def _drain_at_exit(pid: int) -> None:
-    # Peers may be waiting for collectives that are queued here. Not in a forked child that never
-    # used the device.
-    if os.getpid() == pid or extension().pending() > 0:
-        extension().drain()
+    name = torch._C._get_privateuse1_backend_name()
+    # A device that kept torch's name for it shows by its memory allocator.
+    if name == "privateuseone" and not torch._C._dispatch_has_kernel_for_dispatch_key(
+        "aten::empty.memory_format", "PrivateUse1"
+    ):
+        return
+    raise FakeDeviceError(
+        f"torch has one place for a device from outside, and the device {name!r} has taken it in "
+        f"this process. The fake device can't be used beside it: run it in a process that does not "
+        f"import the package behind {name!r}."
+    )
 
 
 def is_enabled() -> bool:
@@ -114,7 +101,8 @@ def set_schedule(name: str, seed: int = 0) -> None:
         seed: For ``random`` and ``priority``: the same seed gives the same order.
 
     Raises:
-        FakeDeviceError: There is no such schedule, or the seed is negative.
+        FakeDeviceError: There is no such schedule, or the seed is negative or needs more than 64
+            bits.
 
     """
     if name not in SCHEDULES:
@@ -122,8 +110,8 @@ def set_schedule(name: str, seed: int = 0) -> None:
             f"Unknown schedule {name!r} for the fake device: expected one of "
             f"{', '.join(SCHEDULES)}."
         )
-    if seed < 0:
-        raise FakeDeviceError(f"A schedule's seed is a number from 0, got {seed}.")
+    if not 0 <= seed <= _MAX_SEED:
+        raise FakeDeviceError(f"A schedule's seed is a number from 0 to {_MAX_SEED}, got {seed}.")
     extension().set_schedule(name, seed)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +16,6 @@ __all__ = ["DEVICE_TYPE", "make_module"]
 
 DEVICE_TYPE = "fake"
 _TOTAL_MEMORY = 16 << 30  # bytes; nothing enforces it
-_pid = os.getpid()
 
 
 def _index(device: Any = None) -> int:
