@@ -93,10 +93,14 @@ class _Buffer:
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """The gradient hook now running, and the bucket it has to reduce before it can write."""
+    """The gradient hook now running: its stream, its bucket, and what it does there.
+
+    ``outside``: the gradient stays where it is. ``reduces_first``: the bucket is full.
+    """
 
     stream: Stream
     key: Key
+    outside: bool
     reduces_first: bool
 
 
@@ -155,43 +159,41 @@ class ZeroOrdering:
     # -- writing ---------------------------------------------------------------------------------
 
     def before_write(self, optimizer: Any, param: torch.Tensor) -> None:
-        self._writer = self._admitted = None
         stream = self._current_stream()
-        if self._stays_outside(optimizer, param):
+        key = self._buckets.key_of(optimizer, param)
+        numel, room = param.numel(), optimizer.reduce_bucket_size
+        self._admitted = None
+        self._writer = writer = _Writer(
+            stream,
+            key,
+            outside=numel > room or not optimizer.contiguous_gradients,
+            reduces_first=self._buckets.elements(optimizer, key) + numel > room,
+        )
+        if writer.outside:
             return
         # The copy into the bucket takes the place of the gradient, whose memory is dropped then.
         self._keep_gradients_alive(optimizer, [optimizer.get_gradient_for_reduction(param)], stream)
-        key = self._buckets.key_of(optimizer, param)
-        elements = self._buckets.elements(optimizer, key) + param.numel()
-        # Which buffer comes after a full one is known for certain once the hook has reduced that.
-        writer = _Writer(stream, key, reduces_first=elements > optimizer.reduce_bucket_size)
         if not writer.reduces_first:
             self._admit(optimizer, key, self._buckets.index(optimizer, key), stream)
-        self._writer = writer
 
     def after_write(self, optimizer: Any, param: torch.Tensor) -> None:
-        stream = self._current_stream()
-        key = self._buckets.key_of(optimizer, param)
-        self._writer = None
-        if self._stays_outside(optimizer, param):
-            self._gradients_outside(key).after_write(stream)
+        writer, self._writer = self._writer, None
+        if writer is None or param.numel() == 0:
+            # Noted already, by the hook of the method that this one overrides; or nothing to note.
             return
-        if param.numel() == 0:
-            return  # DeepSpeed ignores it, and where it doesn't there is nothing to write.
-        index = self._buckets.index(optimizer, key)
-        if self._admitted != (key, index):
+        if writer.outside:
+            self._gradients_outside(writer.key).after_write(writer.stream)
+            return
+        index = self._buckets.index(optimizer, writer.key)
+        if self._admitted != (writer.key, index):
             raise _versions.unsupported(
                 [f"the bucket buffer that {_versions.WRITE} writes"], safe_mode=True
             )
-        self._buffer(optimizer, key, index).tracker.after_write(stream)
+        self._buffer(optimizer, writer.key, index).tracker.after_write(writer.stream)
 
     def _admit(self, optimizer: Any, key: Key, index: int, stream: Stream) -> None:
         self._buffer(optimizer, key, index).tracker.before_write(stream)
         self._admitted = (key, index)
-
-    def _stays_outside(self, optimizer: Any, param: torch.Tensor) -> bool:
-        oversized: bool = param.numel() > optimizer.reduce_bucket_size
-        return oversized or not optimizer.contiguous_gradients
 
     def _gradients_outside(self, key: Key) -> ProducerTracker:
         tracker = self._outside.get(key)
@@ -229,7 +231,8 @@ class ZeroOrdering:
             # It adds to what is there: the next one, wherever it runs, has to come after it.
             self._partition.after_write(reduction.consumer)
             self._partition.after_read(reduction.consumer)
-        if self._writer is not None and self._writer.reduces_first:
+        if self._writer is not None and self._writer.reduces_first and not self._writer.outside:
+            # Which buffer comes next is known for certain only now.
             self._admit_after_reduction(optimizer, self._writer)
         if self._in_epilogue:
             self._end_backward(optimizer)
@@ -311,7 +314,7 @@ class ZeroOrdering:
 
     def _is_shared_with(self, stream: Stream) -> bool:
         """Return whether any stream but ``stream`` has to do with the gradients."""
-        return len(self._streams | {self._backend.stream_id(stream)}) > 1
+        return len(self._streams) > 1 or self._backend.stream_id(stream) not in self._streams
 
     def _current_stream(self) -> Stream:
         stream = self._backend.current_stream()

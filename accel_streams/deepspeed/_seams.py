@@ -94,8 +94,9 @@ def _make_guards(optimizer: Any, backend: Any) -> tuple[Guard, ...]:
             guards.append(ZeroOrdering(backend, _versions.buckets_of(optimizer)))
         elif mode == "sync":
             guards.append(ZeroSynchronizing(backend, _buckets_if_known(optimizer)))
-    if _labels.can_label(backend):
-        labels = _Labelling(backend, _versions.buckets_of(optimizer))
+    buckets = _buckets_if_known(optimizer) if _labels.can_label(backend) else None
+    if buckets is not None:
+        labels = _Labelling(backend, buckets)
         labels.update(optimizer)
         guards.append(labels)
     return tuple(guards)

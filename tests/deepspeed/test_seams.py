@@ -10,9 +10,9 @@ import pytest
 
 import accel_streams.deepspeed
 from accel_streams import Capabilities, Ordering, UnsupportedDeepSpeedError
-from accel_streams.deepspeed import _labels, _seams, _versions
+from accel_streams.deepspeed import _seams, _versions
 from zero_model import Config, Hook, Param, make_optimizer_class, module_with, train_step
-from zero_recording import RecordingBackend, RecordingStream
+from zero_recording import RecordingBackend, RecordingStream, races_in
 
 HOOKS = [Hook(4, True, index % 2) for index in range(6)]
 WRITE, REDUCE = _versions.WRITE.names[0], _versions.REDUCE.names[0]
@@ -89,6 +89,23 @@ def test_nothing_of_the_model_is_touched_before_the_error(backend: RecordingBack
     assert made == []
 
 
+@pytest.mark.parametrize("writes_with_super", [True, False])
+def test_an_override_that_calls_the_original_is_guarded_once(
+    backend: RecordingBackend, writes_with_super: bool
+) -> None:
+    base = hooked(backend)
+
+    def write(self: Any, param: Param, i: int) -> None:
+        getattr(super(own, self), WRITE)(param, i)
+
+    def reduce(self: Any, comm_dtype: Any = None) -> None:
+        getattr(super(own, self), REDUCE)(comm_dtype)
+
+    own: Any = type("Own", (base,), {WRITE: write, REDUCE: reduce} if writes_with_super else {})
+    train_step(own(params()), backend, HOOKS)
+    assert races_in(backend) == []
+
+
 @pytest.mark.parametrize("mode", ["sync", "off"])
 def test_other_modes_need_no_gradient_hook(
     backend: RecordingBackend, monkeypatch: pytest.MonkeyPatch, mode: str
@@ -109,8 +126,6 @@ def test_synchronizing_works_with_unknown_buckets(
     backend: RecordingBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCEL_STREAMS_ZERO", "sync")
-    # This backend takes names for the buffers, which nobody can find here.
-    monkeypatch.setattr(_labels, "can_label", lambda backend: False)
     optimizer = hooked(backend)(params())
     delattr(optimizer, _seams._GUARDS)
     monkeypatch.setattr(

@@ -360,8 +360,10 @@ class TestRealDeepSpeed:
             "deepspeed.init_distributed()\n"
             "rank = torch.tensor([1.0 + deepspeed.comm.get_rank()])\n"
             "deepspeed.comm.all_reduce(rank)\n"
-            "print('sum', rank.item(), get_accelerator().device_name(),\n"
-            "      os.environ['NOVA_VISIBLE_DEVICES'], flush=True)\n"
+            "device = get_accelerator().device_name()\n"
+            "visible = os.environ['NOVA_VISIBLE_DEVICES']\n"
+            # In one write, or the lines of the two ranks could mix.
+            "print(f'sum {rank.item()} {device} {visible}\\n', end='', flush=True)\n"
         )
         done = python(
             f"""

@@ -15,11 +15,10 @@ engine, _, _, _ = deepspeed.initialize(
 loss = engine(torch.ones(2, 8, device=engine.device, dtype=torch.bfloat16)).float().pow(2).sum()
 engine.backward(loss)
 engine.step()
+finite = loss.isfinite().item()
+# In one write, or the lines of two ranks could mix.
 print(
-    "trained on",
-    engine.device,
-    "rank",
-    engine.global_rank,
-    "loss is finite",
-    loss.isfinite().item(),
+    f"trained on {engine.device} rank {engine.global_rank} loss is finite {finite}\n",
+    end="",
+    flush=True,
 )
