@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from accel_streams._backend import Capabilities, Device, Ordering, Stream
 from accel_streams.backends.privateuse1 import PrivateUse1Backend
@@ -38,11 +38,7 @@ class MluBackend(PrivateUse1Backend):
         if binding is None:
             return module.default_stream(device)
         module._lazy_init()
-        # torch types the index as a number, and leaves it None for "the current device".
-        index = cast("int | None", self._device(device).index)
-        stream_id, device_index, device_type = binding(
-            module.current_device() if index is None else index
-        )
+        stream_id, device_index, device_type = binding(_index(module, device))
         return module.Stream(
             stream_id=stream_id, device_index=device_index, device_type=device_type
         )
@@ -56,3 +52,17 @@ class MluBackend(PrivateUse1Backend):
         from accel_streams.deepspeed._mixin import with_streams
 
         return with_streams(MLU_Accelerator, self)
+
+
+def _index(module: Any, device: Device) -> int:
+    """Return the index of ``device``, of the current device when it is left open."""
+    if isinstance(device, int):
+        return device
+    if device is not None:
+        import torch
+
+        # torch types the index as a number, and leaves it None for "the current device".
+        index = cast("int | None", torch.device(device).index)
+        if index is not None:
+            return index
+    return int(module.current_device())
