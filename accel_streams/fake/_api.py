@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import PurePath
 from types import TracebackType
 from typing import Any
 
@@ -202,8 +203,14 @@ def name_storage(tensor: torch.Tensor, label: str) -> None:
 
 
 def stream_names() -> dict[tuple[int, int], str]:
-    """Return the names of streams by (device index, stream id), communicators' own included."""
+    """Return the names of streams by (device index, stream id).
+
+    Communicators' streams have names of their own; a stream that was made while a trace was
+    recorded is named after the line that made it.
+    """
     names = {(index, 0): "default stream" for index in range(extension().device_count())}
+    for index, stream_id, (file, line, _) in extension().stream_places():
+        names[index, stream_id] = f"stream {stream_id} ({PurePath(file).name}:{line})"
     for index, stream_id, label in extension().communicator_streams():
         names[index, stream_id] = label
     return names | _stream_labels

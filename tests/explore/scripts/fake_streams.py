@@ -1,3 +1,4 @@
+# mypy: disable-error-code="attr-defined"
 """Compute gradients on a side stream of the simulated device; no DeepSpeed."""
 
 import argparse

@@ -3,10 +3,9 @@
 import argparse
 import os
 
+import deepspeed
 import torch
 from deepspeed.accelerator import get_accelerator
-
-import deepspeed
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=2)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <new>
 
 namespace accel_streams::fake {
@@ -15,6 +16,7 @@ constexpr std::size_t kPoolLimit = std::size_t{64} << 20;
 
 std::size_t rounded(std::size_t bytes) {
   constexpr std::size_t kGrain = 512;
+  if (bytes > std::numeric_limits<std::size_t>::max() - kGrain) throw std::bad_alloc();
   return std::max(kGrain, (bytes + kGrain - 1) / kGrain * kGrain);
 }
 
@@ -91,6 +93,7 @@ void Memory::free(const std::shared_ptr<Block>& block) {
 void Memory::record_stream(const std::shared_ptr<Block>& block, StreamKey stream) {
   const auto guard = runtime_.lock();
   if (stream == block->owner) return;
+  runtime_.queue(stream);  // throws here rather than at the free, which nobody can see fail
   note(RecordKind::RecordStream, stream, block->id, 0, kNoSource);
   auto& recorded = block->recorded;
   if (std::find(recorded.begin(), recorded.end(), stream) == recorded.end()) recorded.push_back(stream);
@@ -126,10 +129,7 @@ void Memory::reuse_freed(StreamKey stream) {
   std::vector<std::shared_ptr<Block>> blocks;
   blocks.swap(found->second);
   std::vector<std::shared_ptr<Slab>> slabs;
-  for (const auto& block : blocks) {
-    note(RecordKind::Reuse, stream, block->id, 0, kNoSource);
-    slabs.push_back(block->slab);
-  }
+  for (const auto& block : blocks) slabs.push_back(block->slab);
   Launch poison;
   poison.name = "allocator: reuse";
   poison.cost = 0;
@@ -137,7 +137,14 @@ void Memory::reuse_freed(StreamKey stream) {
   poison.run = [slabs] {
     for (const auto& slab : slabs) slab->poison();
   };
-  runtime_.launch(stream, std::move(poison));
+  try {
+    runtime_.launch(stream, std::move(poison));
+  } catch (const DeviceError&) {  // the queue is full
+    auto& again = freed_[stream];
+    again.insert(again.begin(), blocks.begin(), blocks.end());
+    throw;
+  }
+  for (const auto& block : blocks) note(RecordKind::Reuse, stream, block->id, 0, kNoSource);
   for (auto& slab : slabs) {
     const std::size_t size = slab->size();
     if (pooled_bytes_[stream.device] + size > kPoolLimit) {

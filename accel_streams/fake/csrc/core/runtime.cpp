@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <sstream>
 
 namespace accel_streams::fake {
 namespace {
@@ -13,6 +14,7 @@ constexpr std::int64_t kBytesPerNanosecond = 100;
 constexpr Nanoseconds kSubmitCost = 1000;
 // Work that can't run because a stream is held may exceed the queue's capacity by this factor.
 constexpr std::size_t kHeldFactor = 64;
+constexpr double kLongestHoldTimeout = 1e6;
 
 Nanoseconds cost_of(const std::vector<Access>& accesses) {
   std::int64_t bytes = 0;
@@ -39,6 +41,25 @@ void Runtime::set_schedule(const std::string& name, std::uint64_t seed) {
   schedule_ = make_schedule(name, seed);
   schedule_name_ = name;
   schedule_seed_ = seed;
+}
+
+std::string Runtime::schedule_name() {
+  Lock guard(mutex_);
+  return schedule_name_;
+}
+
+std::uint64_t Runtime::schedule_seed() {
+  Lock guard(mutex_);
+  return schedule_seed_;
+}
+
+void Runtime::set_hold_timeout(double seconds) {
+  Lock guard(mutex_);
+  if (!(seconds >= 0 && seconds <= kLongestHoldTimeout)) {  // nor NaN
+    throw DeviceError("the time to wait for a held stream has to be 0 to 1000000 seconds, got " +
+                      std::to_string(seconds));
+  }
+  hold_timeout_ = seconds;
 }
 
 void Runtime::set_capacity(std::size_t entries) {
@@ -87,14 +108,15 @@ void Runtime::add_record(TraceRecord record) {
   trace_.publish_size();
 }
 
-Entry& Runtime::submit(StreamQueue& stream, EntryKind kind, SourceId source) {
+// The allocator's own entries cost the host nothing: how many there are depends on what has run already, and
+// the virtual clock must not.
+Entry& Runtime::submit(StreamQueue& stream, EntryKind kind, SourceId source, bool costs_host) {
   Entry entry;
   entry.kind = kind;
   entry.seq = next_seq();
   entry.submitted = host_clock_;
   entry.source = source;
-  entry.traced = trace_.enabled();
-  host_clock_ += kSubmitCost;
+  if (costs_host) host_clock_ += kSubmitCost;
   ++stream.submitted;
   ++pending_;
   stream.entries.push_back(std::move(entry));
@@ -105,14 +127,16 @@ void Runtime::launch(StreamKey key, Launch work) {
   Lock guard(mutex_);
   make_room(guard);
   StreamQueue& stream = queue(key);
-  Entry& entry = submit(stream, work.async ? EntryKind::Collective : EntryKind::Launch, work.source);
+  const EntryKind kind = work.async ? EntryKind::Collective : EntryKind::Launch;
+  Entry& entry = submit(stream, kind, work.source, work.traced);
   ++operations_;
   entry.name = work.name;
   entry.run = std::move(work.run);
   entry.async = std::move(work.async);
-  if (entry.async) unbegun_.insert(entry.seq);
+  if (entry.async) unbegun_.emplace(entry.seq, &stream);
   entry.cost = work.cost ? *work.cost : cost_of(work.accesses);
   if (work.traced && trace_.enabled()) {
+    entry.traced = true;
     TraceRecord record;
     record.kind = RecordKind::Launch;
     record.seq = entry.seq;
@@ -127,12 +151,13 @@ void Runtime::launch(StreamKey key, Launch work) {
 PointRef Runtime::record(StreamKey key, bool traced, SourceId source) {
   Lock guard(mutex_);
   StreamQueue& stream = queue(key);
-  Entry& entry = submit(stream, EntryKind::Record, source);
+  Entry& entry = submit(stream, EntryKind::Record, source, traced);
   entry.point = std::make_shared<Point>();
   entry.point->stream = &stream;
   entry.point->ordinal = stream.submitted;
   entry.point->seq = entry.seq;
   if (traced && trace_.enabled()) {
+    entry.traced = true;
     TraceRecord record;
     record.kind = RecordKind::Record;
     record.seq = entry.seq;
@@ -150,6 +175,7 @@ void Runtime::wait(StreamKey key, const PointRef& point, SourceId source) {
   Entry& entry = submit(stream, EntryKind::Wait, source);
   entry.point = point;
   if (trace_.enabled()) {
+    entry.traced = true;
     TraceRecord record;
     record.kind = RecordKind::Wait;
     record.seq = entry.seq;
@@ -194,7 +220,7 @@ void Runtime::synchronize_stream(StreamKey key, const std::string& why, SourceId
   Lock guard(mutex_);
   StreamQueue& stream = queue(key);
   run_until(Goal{{{&stream, stream.submitted}}}, guard);
-  host_clock_ = std::max(host_clock_, stream.clock);
+  advance_host(stream.clock);
   trace_sync(RecordKind::SyncStream, key, 0, why, source);
   raise_failure(guard);
 }
@@ -203,7 +229,7 @@ void Runtime::synchronize_point(const PointRef& point, SourceId source) {
   if (!point) return;
   Lock guard(mutex_);
   run_until(Goal{{{point->stream, point->ordinal}}}, guard);
-  host_clock_ = std::max(host_clock_, point->time);
+  advance_host(point->time);
   trace_sync(RecordKind::SyncEvent, point->stream->key, point->seq, "", source);
   raise_failure(guard);
 }
@@ -215,7 +241,7 @@ void Runtime::synchronize_device(int device, SourceId source) {
     if (stream->key.device == device) goal.targets.emplace_back(stream.get(), stream->submitted);
   }
   run_until(goal, guard);
-  for (const auto& target : goal.targets) host_clock_ = std::max(host_clock_, target.first->clock);
+  for (const auto& target : goal.targets) advance_host(target.first->clock);
   trace_sync(RecordKind::SyncDevice, {device, 0}, 0, "", source);
   raise_failure(guard);
 }
@@ -232,7 +258,7 @@ bool Runtime::query_stream(StreamKey key, SourceId source) {
   Lock guard(mutex_);
   StreamQueue& stream = queue(key);
   const Goal goal{{{&stream, stream.submitted}}};
-  if (!goal.reached()) step(goal);
+  if (!goal.reached() && !running_) step(goal);
   if (!goal.reached()) return false;
   trace_sync(RecordKind::SyncStream, key, 0, "query", source);
   return true;
@@ -241,7 +267,7 @@ bool Runtime::query_stream(StreamKey key, SourceId source) {
 bool Runtime::query_point(const PointRef& point, SourceId source) {
   if (!point) return true;
   Lock guard(mutex_);
-  if (!point->done) step(Goal{{{point->stream, point->ordinal}}});
+  if (!point->done && !running_) step(Goal{{{point->stream, point->ordinal}}});
   if (!point->done) return false;
   trace_sync(RecordKind::SyncEvent, point->stream->key, point->seq, "query", source);
   return true;
@@ -250,11 +276,17 @@ bool Runtime::query_point(const PointRef& point, SourceId source) {
 void Runtime::mark_wanted(const Goal& goal, std::vector<Candidate>& candidates) const {
   for (const auto& target : goal.targets) {
     if (target.first->completed >= target.second) continue;
-    // Follow the waits back to a stream that can go on. They end: a wait refers to an earlier submission.
+    // Follow what blocks it back to a stream that can go on. That ends: each refers to an earlier submission.
     StreamQueue* stream = target.first;
-    while (!stream->entries.empty() && stream->entries.front().kind == EntryKind::Wait &&
-           !stream->entries.front().point->done) {
-      stream = stream->entries.front().point->stream;
+    while (!stream->entries.empty()) {
+      const Entry& head = stream->entries.front();
+      if (head.kind == EntryKind::Wait && !head.point->done) {
+        stream = head.point->stream;
+      } else if (must_not_finish(head)) {
+        stream = unbegun_.begin()->second;
+      } else {
+        break;
+      }
     }
     for (Candidate& candidate : candidates) {
       if (candidate.stream == stream) candidate.wanted = true;
@@ -269,6 +301,12 @@ bool Runtime::gate_closed() const {
   });
 }
 
+// Finishing blocks until the other ranks have begun. They may be blocked in finishing one that was submitted
+// earlier, so that one has to begin here first, or all would wait for each other.
+bool Runtime::must_not_finish(const Entry& head) const {
+  return head.begun && !unbegun_.empty() && unbegun_.begin()->first < head.seq;
+}
+
 bool Runtime::step(const Goal& goal) {
   candidates_.clear();
   for (const auto& stream : streams_) {
@@ -276,9 +314,7 @@ bool Runtime::step(const Goal& goal) {
     const Entry& head = stream->entries.front();
     const bool blocked = (head.kind == EntryKind::Wait || head.kind == EntryKind::Gate) && !head.point->done;
     if (blocked) continue;
-    // Finishing blocks until the other ranks have begun. They may be blocked in finishing one that was
-    // submitted earlier, so that one has to begin here first, or all would wait for each other.
-    if (head.begun && !unbegun_.empty() && *unbegun_.begin() < head.seq) continue;
+    if (must_not_finish(head)) continue;
     candidates_.push_back({stream.get(), head.seq, false});
   }
   if (candidates_.empty()) return false;
@@ -289,27 +325,19 @@ bool Runtime::step(const Goal& goal) {
   if (head.kind == EntryKind::Collective && !head.begun) {
     head.begun = true;
     unbegun_.erase(head.seq);
-    try {
-      head.async->begin();
-      return true;  // it stays at the head of its stream until it is finished
-    } catch (const std::exception& error) {
-      note_failure(head, error);
-    }
+    // It stays at the head of its stream until it is finished.
+    if (succeeds(head, [&head] { head.async->begin(); })) return true;
   }
   complete_head(chosen);
   return true;
 }
 
 void Runtime::complete_head(StreamQueue& stream) {
-  Entry& head = stream.entries.front();
-  running_ = true;
-  try {
+  Entry& head = stream.entries.front();  // stays where it is when the operation submits more
+  succeeds(head, [&head] {
     if (head.run) head.run();
     if (head.async) head.async->finish();
-  } catch (const std::exception& error) {
-    note_failure(head, error);
-  }
-  running_ = false;
+  });
   const Nanoseconds start = std::max(stream.clock, head.submitted);
   if (head.kind == EntryKind::Wait) {
     stream.clock = std::max(start, head.point->time);
@@ -337,6 +365,25 @@ void Runtime::complete_head(StreamQueue& stream) {
   --pending_;
 }
 
+bool Runtime::succeeds(const Entry& entry, const std::function<void()>& part) {
+  running_ = true;
+  bool succeeded = false;
+  try {
+    part();
+    succeeded = true;
+  } catch (const std::exception& error) {
+    note_failure(entry, error.what());
+  } catch (...) {
+    note_failure(entry, "an exception of an unknown type");
+  }
+  running_ = false;
+  return succeeded;
+}
+
+void Runtime::advance_host(Nanoseconds to) {
+  if (to > host_clock_) host_clock_ = to;
+}
+
 void Runtime::wait_for_host(Lock& lock, const std::function<bool()>& ready) {
   void* const token = before_block_ ? before_block_() : nullptr;
   const auto limit = std::chrono::duration<double>(hold_timeout_);
@@ -347,9 +394,11 @@ void Runtime::wait_for_host(Lock& lock, const std::function<bool()>& ready) {
     lock.lock();
   }
   if (!woke) {
-    throw DeviceError("the host waited " + std::to_string(static_cast<int>(hold_timeout_)) +
-                      " s for a stream of the fake device that is held: release it (gate.release()) from "
-                      "another thread, or before waiting");
+    std::ostringstream text;
+    text << "the host waited " << limit.count()
+         << " s for a stream of the fake device that is held: release it (gate.release()) from another thread, "
+            "or before waiting";
+    throw DeviceError(text.str());
   }
 }
 
@@ -379,9 +428,9 @@ void Runtime::make_room(Lock&) {
   }
 }
 
-void Runtime::note_failure(const Entry& entry, const std::exception& error) {
+void Runtime::note_failure(const Entry& entry, const std::string& what) {
   if (!failure_.empty()) return;  // what follows from it says nothing new
-  failure_ = entry.name + ": " + error.what();
+  failure_ = entry.name + ": " + what;
   failure_source_ = entry.source;
 }
 
@@ -390,8 +439,9 @@ void Runtime::raise_failure(Lock& lock) {
   std::string text = "an operation on the fake device failed: ";
   text += std::exchange(failure_, {});
   const SourceId source = failure_source_;
+  const auto describe = describe_source_;
   lock.unlock();  // to describe the place needs the interpreter's lock, and its holder may wait for this one
-  if (describe_source_ && source != kNoSource) text += "\n(it was submitted at " + describe_source_(source) + ")";
+  if (describe && source != kNoSource) text += "\n(it was submitted at " + describe(source) + ")";
   throw DeviceError(text);
 }
 
@@ -411,11 +461,13 @@ void Runtime::reset_counters() {
 }
 
 void Runtime::set_block_hooks(std::function<void*()> before, std::function<void(void*)> after) {
+  Lock guard(mutex_);
   before_block_ = std::move(before);
   after_block_ = std::move(after);
 }
 
 void Runtime::set_describe_source(std::function<std::string(SourceId)> describe) {
+  Lock guard(mutex_);
   describe_source_ = std::move(describe);
 }
 

@@ -2,6 +2,7 @@
 // host waits, polls, or has filled the queue.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -9,7 +10,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -34,7 +34,7 @@ class Asynchronous {
  public:
   virtual ~Asynchronous() = default;
   virtual void begin() = 0;   // must not block
-  virtual void finish() = 0;  // may block until the others have begun
+  virtual void finish() = 0;  // may block until the others have begun; called also after a begin that failed
 };
 
 enum class EntryKind : std::uint8_t { Launch, Collective, Record, Wait, Gate };
@@ -46,7 +46,7 @@ struct Entry {
   std::function<void()> run;             // Launch
   std::unique_ptr<Asynchronous> async;   // Collective
   bool begun = false;                    // Collective
-  bool traced = false;                   // a trace was recorded when it was submitted
+  bool traced = false;                   // the trace has a record of it
   PointRef point;                        // Record: completes it. Wait: waits for it. Gate: opened from the host.
   Nanoseconds cost = 0;
   Nanoseconds submitted = 0;
@@ -92,15 +92,16 @@ class Runtime {
   Trace& trace() { return trace_; }
 
   void set_schedule(const std::string& name, std::uint64_t seed);
-  std::string schedule_name() const { return schedule_name_; }
-  std::uint64_t schedule_seed() const { return schedule_seed_; }
+  std::string schedule_name();
+  std::uint64_t schedule_seed();
   void set_capacity(std::size_t entries);
-  void set_hold_timeout(double seconds) { hold_timeout_ = seconds; }
+  void set_hold_timeout(double seconds);
 
   StreamKey new_stream(int device, int priority);
   bool exists(StreamKey key);
 
   void launch(StreamKey stream, Launch work);
+  // `traced` is false for the allocator's own recordings.
   PointRef record(StreamKey stream, bool traced = true, SourceId source = kNoSource);
   void wait(StreamKey stream, const PointRef& point, SourceId source = kNoSource);
   PointRef hold(StreamKey stream);
@@ -111,10 +112,11 @@ class Runtime {
   void synchronize_device(int device, SourceId source = kNoSource);
   void drain();  // everything on every device; used before the host blocks elsewhere, and at exit
 
-  // Runs one entry when there is one, so that a loop that polls ends.
+  // Runs one entry when there is one, so that a loop that polls ends. Called by an operation, runs none.
   bool query_stream(StreamKey stream, SourceId source = kNoSource);
   bool query_point(const PointRef& point, SourceId source = kNoSource);
 
+  // These three may be called at any time by any thread: they take no lock.
   std::uint64_t operations() const { return operations_; }
   std::size_t pending() const { return pending_; }
   Nanoseconds host_clock() const { return host_clock_; }
@@ -134,14 +136,17 @@ class Runtime {
 
  private:
   Runtime();
-  Entry& submit(StreamQueue& stream, EntryKind kind, SourceId source);
+  Entry& submit(StreamQueue& stream, EntryKind kind, SourceId source, bool costs_host = true);
   bool step(const Goal& goal);
   void complete_head(StreamQueue& stream);
-  void note_failure(const Entry& entry, const std::exception& error);
+  bool succeeds(const Entry& entry, const std::function<void()>& part);
+  void note_failure(const Entry& entry, const std::string& what);
+  void advance_host(Nanoseconds to);
   void run_until(const Goal& goal, Lock& lock);
   void make_room(Lock& lock);
   void wait_for_host(Lock& lock, const std::function<bool()>& ready);
   void mark_wanted(const Goal& goal, std::vector<Candidate>& candidates) const;
+  bool must_not_finish(const Entry& head) const;
   bool gate_closed() const;
   void raise_failure(Lock& lock);
   void trace_sync(RecordKind kind, StreamKey stream, std::uint64_t reference, std::string name, SourceId source);
@@ -157,15 +162,15 @@ class Runtime {
   std::map<int, std::int64_t> next_stream_id_;
   std::vector<Candidate> candidates_;
   std::size_t capacity_ = 4096;
-  std::size_t pending_ = 0;
+  std::atomic<std::size_t> pending_{0};
   double hold_timeout_ = 60.0;
-  std::set<std::uint64_t> unbegun_;  // collectives submitted and not begun
+  std::map<std::uint64_t, StreamQueue*> unbegun_;  // collectives submitted and not begun
   std::uint64_t gates_opened_ = 0;
   std::uint64_t seq_ = 0;
   std::uint64_t order_ = 0;
-  std::uint64_t operations_ = 0;
-  Nanoseconds host_clock_ = 0;
-  bool running_ = false;
+  std::atomic<std::uint64_t> operations_{0};
+  std::atomic<Nanoseconds> host_clock_{0};
+  bool running_ = false;  // an operation runs: what it calls must not run another
   std::string failure_;  // of the first operation that failed and was not reported yet
   SourceId failure_source_ = kNoSource;
   std::map<std::string, std::uint64_t> synchronizations_;

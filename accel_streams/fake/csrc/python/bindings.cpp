@@ -141,6 +141,14 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     return default_generator(device);
   });
 
+  m.def("stream_places", [] {
+    py::list out;
+    for (const auto& [key, place] : stream_places()) {
+      out.append(py::make_tuple(key.device, key.id, py::reinterpret_steal<py::object>(source_tuple(place))));
+    }
+    return out;
+  });
+
   m.def("schedule_names", &schedule_names);
   m.def("set_schedule", [](const std::string& name, std::uint64_t seed) { Runtime::instance().set_schedule(name, seed); });
   m.def("schedule", [] { return py::make_tuple(Runtime::instance().schedule_name(), Runtime::instance().schedule_seed()); });

@@ -15,6 +15,9 @@ thread_local int t_device = 0;
 // Which stream is current is a property of the host thread, as on CUDA.
 thread_local std::map<int, StreamKey> t_streams;
 
+// Where the streams were made that were made while a trace was recorded. Guarded by the runtime's lock.
+auto* const g_stream_places = new std::vector<std::pair<StreamKey, SourceId>>();
+
 struct EventHandle {
   int device = 0;
   bool timing = false;
@@ -22,6 +25,11 @@ struct EventHandle {
 };
 
 }  // namespace
+
+std::vector<std::pair<StreamKey, SourceId>> stream_places() {
+  const auto guard = Runtime::instance().lock();
+  return *g_stream_places;
+}
 
 int device_count() { return g_device_count.load(); }
 
@@ -91,7 +99,13 @@ struct GuardImpl final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getNewStream(c10::Device device, int priority) const override {
     const int index = index_of(device);
     check_device_index(index);
-    return to_torch(Runtime::instance().new_stream(index, priority));
+    const SourceId place = capture_source();
+    const StreamKey key = Runtime::instance().new_stream(index, priority);
+    if (place != kNoSource) {
+      const auto guard = Runtime::instance().lock();
+      g_stream_places->emplace_back(key, place);
+    }
+    return to_torch(key);
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     const StreamKey key = from_torch(stream);

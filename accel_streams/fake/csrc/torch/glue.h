@@ -28,6 +28,7 @@ StreamKey exchange_current_stream(StreamKey stream);
 c10::Stream to_torch(StreamKey key);
 StreamKey from_torch(const c10::Stream& stream);
 void check_device_index(int index);
+std::vector<std::pair<StreamKey, SourceId>> stream_places();
 
 // --- allocator.cpp
 // The allocation behind a device storage; null when the storage holds no bytes.
