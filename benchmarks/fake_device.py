@@ -1,11 +1,11 @@
 """Measure the simulated device: an operation, the race check, loading and building it; print JSON.
 
-``step`` is a training step of a small GPT on the device, ``step_checked`` the same with a trace and
-the happens-before analysis on; they take turns, and the ratio is taken pair by pair. ``load`` is
-``fake.enable()`` with its import in a new process that has imported torch, the extension being
-built; ``build`` builds it in a temporary cache. Times are wall times, ``cpu_samples`` CPU times of
-all threads, which other work on the machine disturbs less. ``figures`` compares with what is
-promised.
+``step`` is a training step of a GPT of the demo's size on the device, ``step_checked`` the same
+with a trace and the happens-before analysis on; they take turns, and the ratio is taken pair by
+pair. ``load`` is ``fake.enable()`` with its import in a new process that has imported torch, the
+extension being built; ``build`` builds it in a temporary cache. Times are wall times,
+``cpu_samples`` CPU times of all threads, which other work on the machine disturbs less; the figures
+are taken from those. ``figures`` compares with what is promised.
 
 Example:
     python benchmarks/fake_device.py --pairs 15 --build
@@ -64,11 +64,11 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, vocabulary: int = 96, length: int = 16, width: int = 32) -> None:
+    def __init__(self, vocabulary: int, length: int, width: int, layers: int) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
         self.place = nn.Parameter(torch.zeros(length, width))
-        self.blocks = nn.Sequential(*[Block(width) for _ in range(8)])
+        self.blocks = nn.Sequential(*[Block(width) for _ in range(layers)])
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
 
@@ -80,13 +80,14 @@ class GPT(nn.Module):
 class Training:
     """Training steps of a small GPT in bf16, forward and backward on a stream of their own."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, length: int = 64, width: int = 64, layers: int = 8) -> None:
         torch.manual_seed(0)
         self.steps = steps
-        self.model = GPT().to("fake", torch.bfloat16)
+        self.model = GPT(256, length, width, layers).to("fake", torch.bfloat16)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, foreach=False)
-        self.tokens = torch.randint(0, 96, (2, 16)).to("fake")
+        self.tokens = torch.randint(0, 256, (2, length)).to("fake")
         self.stream = torch.Stream(device="fake")
+        self.operations = 0
         self.races = 0
 
     def plain(self) -> None:
@@ -107,6 +108,7 @@ class Training:
             self.plain()
         finally:
             fake.stop_trace()
+        self.operations = analyser.operations
         self.races += analyser.race_count
 
 
@@ -157,10 +159,10 @@ def ratio(name: str, before: list[float], after: list[float]) -> dict[str, Any]:
 def measure_steps(pairs: int, steps: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
     """Return the entries of ``runs`` and ``ratios``, and the operations that a step queues."""
     training = Training(steps)
-    training.checked()  # the first steps allocate, and make the optimizer's state
-    before = fake.operations()
-    training.plain()
-    operations = (fake.operations() - before) // steps
+    training.plain()  # the first steps allocate, and make the optimizer's state
+    training.checked()
+    # As the trace counts them: without what the allocator queues.
+    operations = training.operations // steps
     plain, checked = [], []
     for _ in range(pairs):
         plain.append(timed(training.plain))

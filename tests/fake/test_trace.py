@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import subprocess
 import sys
+import threading
 
+import pytest
 import torch
 
 from accel_streams import fake
@@ -96,6 +99,50 @@ def test_a_sink_gets_the_records_as_they_gather() -> None:
     assert chunks, "nothing was handed over before the end"
     assert fake.stop_trace() == []
     assert sum(chunks) >= 2 * 20_000
+
+
+def test_a_sink_is_called_by_one_thread_at_a_time() -> None:
+    entered, together = threading.Event(), threading.Event()
+    inside = threading.Lock()
+
+    def sink(_: list[tuple[object, ...]]) -> None:
+        if not inside.acquire(blocking=False):
+            together.set()
+            return
+        if not entered.is_set():
+            entered.set()
+            together.wait(0.5)  # for the other thread to fill its chunk
+        inside.release()
+
+    def work() -> None:
+        x = torch.zeros(2, device="fake")
+        for _ in range(10_000):
+            x.add_(1)
+
+    fake.start_trace(sink=sink)
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    fake.stop_trace()
+    assert entered.is_set()
+    assert not together.is_set()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_rests_while_a_sink_works(enabled: bool) -> None:
+    seen: list[bool] = []
+    fake.start_trace(sink=lambda _: seen.append(gc.isenabled()))
+    before = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        torch.zeros(2, device="fake")
+        fake.stop_trace()
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()
+    assert seen == [False]
 
 
 def test_nothing_is_recorded_without_a_trace() -> None:
