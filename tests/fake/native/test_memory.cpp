@@ -59,9 +59,9 @@ TEST_EACH_SCHEDULE(freed_memory_keeps_its_contents_until_the_next_allocation_on_
   auto block = allocate(stream);
   const Watch watch(block);
   launch_fill(stream, block, 1);
+  synchronize(stream);
   memory().free(block);
   block.reset();
-  synchronize(stream);
   CHECK(watch.holds(1));
   const auto elsewhere = allocate(other);  // of another stream: no reuse
   device().drain();
@@ -80,6 +80,7 @@ TEST_EACH_SCHEDULE(the_poison_comes_in_the_order_of_the_stream) {
   Log seen;
   const auto first = allocate(stream);
   launch_fill(stream, first, 1);
+  synchronize(stream);
   launch(stream, [slab = first->slab, &seen] { seen.push_back(*static_cast<unsigned char*>(slab->data())); });
   memory().free(first);
   const auto second = allocate(stream);
@@ -244,23 +245,38 @@ TEST(the_pool_keeps_no_more_than_its_limit) {
   CHECK_EQUAL(memory().stats(index).reserved, 512U);
 }
 
+TEST(the_pool_hands_out_the_same_memory_for_ever) {
+  const StreamKey stream = new_stream(fresh_index());
+  auto block = allocate(stream, std::size_t{8} << 20);
+  const Slab* const slab = block->slab.get();
+  for (int i = 0; i < 10; ++i) {  // more than the pool's limit in sum
+    memory().free(block);
+    block = allocate(stream, std::size_t{8} << 20);
+    CHECK(block->slab.get() == slab);
+  }
+  memory().free(block);
+}
+
 TEST(memory_that_queued_work_refers_to_outlives_the_cache) {
-  const StreamKey stream = new_stream();
+  const StreamKey stream = new_stream(fresh_index());
   auto block = allocate(stream);
   launch_fill(stream, block, 1);
+  const std::weak_ptr<Slab> slab = block->slab;
   memory().free(block);
   block.reset();
   const auto next = allocate(stream, 4096);
   memory().empty_cache();
+  CHECK(!slab.expired());
   synchronize(stream);  // the address sanitizer watches
+  CHECK(slab.expired());
   memory().free(next);
 }
 
 TEST(more_than_there_is_is_refused) {
   const int index = fresh_index();
   const StreamKey stream = new_stream(index);
-  for (const std::size_t bytes : {std::numeric_limits<std::size_t>::max(), std::numeric_limits<std::size_t>::max() - 511,
-                                  std::numeric_limits<std::size_t>::max() / 2, std::size_t{1} << 60}) {
+  constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max();
+  for (const std::size_t bytes : {kMost, kMost - 511, kMost / 2, std::size_t{1} << 60}) {
     CHECK_THROWS(std::bad_alloc, "", allocate(stream, bytes));
   }
   CHECK_EQUAL(memory().stats(index).allocated, 0U);

@@ -271,6 +271,17 @@ TEST(streams_that_were_never_made_are_refused) {
   CHECK_EQUAL(device().pending(), 0U);
 }
 
+TEST(the_default_stream_is_the_first_of_its_device) {
+  const int index = fresh_index();
+  const StreamKey created = new_stream(index);
+  device().set_schedule("fifo", 0);
+  Log log;
+  launch(created, log, 2);
+  launch({index, 0}, log, 1);
+  device().synchronize_device(index);
+  CHECK_EQUAL(text(log), "1 2 ");
+}
+
 TEST(each_new_stream_is_another) {
   const StreamKey a = new_stream();
   const StreamKey b = new_stream();

@@ -105,32 +105,50 @@ void submit_and_wait(const std::string& schedule) {
 TEST_EACH_SCHEDULE(threads_submit_and_wait_on_their_own_and_on_shared_streams) { submit_and_wait(schedule); }
 
 TEST(what_is_read_without_waiting_may_be_read_by_any_thread) {
-  std::atomic<bool> end{false};
-  auto reader = std::async(std::launch::async, [&end] {
-    std::uint64_t sum = 0;
-    std::uint64_t last = 0;
-    do {
-      const std::uint64_t operations = device().operations();
-      CHECK(operations >= last);
-      last = operations;
-      sum += device().pending() + static_cast<std::uint64_t>(device().host_clock()) + device().schedule_seed();
-      sum += device().schedule_name().size() + device().trace().size() + Memory::instance().stats(0).allocated;
-      CHECK(device().synchronizations().size() <= 1);
-      device().set_hold_timeout(20);
-    } while (!end);
-    return sum;
-  });
-  on_threads(2, [](int thread) {
-    const StreamKey stream = new_stream();
-    for (int i = 0; i < 300; ++i) {
+  const Tracing tracing;
+  const int index = fresh_index();
+  // A thread for each, which shares nothing else with the others.
+  const std::vector<std::function<std::uint64_t()>> readers{
+      [] { return device().operations(); },
+      [] { return static_cast<std::uint64_t>(device().pending()); },
+      [] { return static_cast<std::uint64_t>(device().host_clock()); },
+      [] { return static_cast<std::uint64_t>(device().schedule_name().size()); },
+      [] { return device().schedule_seed(); },
+      [] { return static_cast<std::uint64_t>(device().synchronizations().size()); },
+      [] { return static_cast<std::uint64_t>(device().trace().size()); },
+      [index] { return static_cast<std::uint64_t>(device().exists({index, 1})); },
+      [index] { return Memory::instance().stats(index).allocations; },
+      [] {  // sets what a waiting host reads
+        device().set_hold_timeout(20);
+        return std::uint64_t{1};
+      },
+  };
+  const int count = static_cast<int>(readers.size());
+  std::atomic<int> submitting{2};
+  on_threads(count + 2, [&](int thread) {
+    if (thread < count) {
+      const auto& read = readers[static_cast<std::size_t>(thread)];
+      std::uint64_t sum = 0;
+      do {
+        sum += read();
+        std::this_thread::yield();
+      } while (submitting > 0);
+      CHECK(sum + read() > 0);
+      return;
+    }
+    for (int i = 0; i < 200; ++i) {
+      const StreamKey stream = i % 10 == 0 ? new_stream(index) : StreamKey{index, 0};
+      Memory::instance().free(Memory::instance().allocate(stream, 64, kNoSource));
       launch(stream, [] {});
       device().count_synchronization("item");
-      if (i % 50 == 0) device().set_schedule(schedule_names()[static_cast<std::size_t>(i / 50 + thread)], 1);
+      if (i % 50 == 0) device().set_schedule(schedule_names()[static_cast<std::size_t>(i / 50)], 1);
+      device().set_capacity(128);
+      device().set_hold_timeout(20);
       if (i % 10 == 0) synchronize(stream);
     }
+    launch({index, 0}, [] {});  // something is pending for who reads late
+    --submitting;
   });
-  end = true;
-  CHECK(reader.get() > 0);
 }
 
 TEST_EACH_SCHEDULE(threads_share_the_allocator) {
