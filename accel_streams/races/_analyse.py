@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from accel_streams._errors import TraceFormatError
 from accel_streams.races._clocks import Clocks, StreamClock
 from accel_streams.races._findings import Findings, Names, Side
-from accel_streams.races._memory import SHARED, UNTOUCHED, Block, Cell, Stamp
+from accel_streams.races._memory import ALONE_AT_MOST, SHARED, UNTOUCHED, Block, Cell, Stamp
 from accel_streams.races._race import Race, StreamNames
 from accel_streams.races._records import FIELDS, READ, WRITE, Record
 
@@ -61,9 +61,14 @@ class Analyser:
 
     @property
     def kept_accesses(self) -> int:
-        """How many last accesses are remembered: streams times live byte intervals, at most."""
-        cells = (cell for block in self._blocks.values() for cell in block.cells.values())
-        return sum(len(cell.reads) + len(cell.writes) for cell in cells)
+        """How many accesses are remembered.
+
+        The last ones by stream and live byte interval, and some of each block that one stream uses.
+        """
+        blocks = self._blocks.values()
+        cells = (cell for block in blocks for cell in block.cells.values())
+        compared = sum(len(cell.reads) + len(cell.writes) for cell in cells)
+        return compared + sum(len(block.alone or ()) for block in blocks)
 
     def feed(self, records: Iterable[Record]) -> None:
         """Analyse the next records of the trace.
@@ -77,6 +82,7 @@ class Analyser:
         streams, host = clocks.streams, clocks.host
         submitting = clocks.submitting
         blocks, check, handlers = self._blocks, self._check, self._handlers
+        read, write, both, room = READ, WRITE, READ | WRITE, ALONE_AT_MOST
         last_seq, launches = self._last_seq, 0
         record: Record = ()
         try:
@@ -95,25 +101,33 @@ class Analyser:
                         state = submitting(key, thread)
                     me = state.index
                     stamp = (state.vector[me], record, state.issuer)
-                    for number, lo, hi, mode in accesses:
-                        block = blocks.get(number)
-                        if block is None:
+                    for access in accesses:
+                        number, lo, hi, mode = access
+                        try:
+                            block = blocks[number]
+                        except KeyError:
                             block = blocks[number] = Block(number)
-                        cell = block.cells.get((lo, hi))
-                        if cell is None:
-                            cell = block.cell(lo, hi, host.vector)
                         if block.sole != me:
                             if block.sole == UNTOUCHED:
                                 block.sole = me
-                            else:
-                                if block.sole != SHARED:
-                                    block.share()
-                                check(state, stamp, block, cell, mode)
-                        if mode == READ:
+                            elif block.sole != SHARED:
+                                block.share()
+                        alone = block.alone
+                        if alone is not None:
+                            if 0 <= lo <= hi and read <= mode <= both and len(alone) < room:
+                                alone.append((access, stamp))
+                                continue
+                            block.compare()
+                        cell = block.cells.get((lo, hi))
+                        if cell is None:
+                            cell = block.cell(lo, hi, host.vector)
+                        if block.sole == SHARED:
+                            check(state, stamp, block, cell, mode)
+                        if mode == read:
                             cell.reads[me] = stamp
-                        elif mode == WRITE:
+                        elif mode == write:
                             cell.writes[me] = stamp
-                        elif mode == READ | WRITE:
+                        elif mode == both:
                             cell.reads[me] = cell.writes[me] = stamp
                         else:
                             raise ValueError(mode)
@@ -166,8 +180,15 @@ class Analyser:
         _, _, _, key, number, _, _ = record
         # Only the stream's own epoch matters here, and that is no news from the host.
         state = self._clocks.streams.get(key) or self._clocks.stream(key)
-        block = self._blocks.get(number) or self._block(number)
-        block.allocated(record, state.index, state.vector[state.index])
+        me = state.index
+        block = self._blocks.get(number)
+        if block is None:
+            # Nearly always, so without the calls.
+            block = self._blocks[number] = Block(number)
+            block.alloc, block.owner, block.epoch = record, me, state.vector[me]
+            block.sole = me
+        else:
+            block.allocated(record, me, state.vector[me])
 
     def _record_stream(self, record: Record) -> None:
         _, _, _, key, number = record
@@ -189,6 +210,7 @@ class Analyser:
             state = self._clocks.submitting(key, thread)
             if block.freed_at is None:
                 block.freed_at = seq
+            block.compare()
             whole = Cell(0, max([block.nbytes, *(hi for _, hi in block.cells)]))
             whole.overlaps.extend(block.cells.values())
             self._check(state, (state.vector[state.index], record, -1), block, whole, WRITE)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from accel_streams._errors import TraceFormatError
-from accel_streams.races._records import Record
+from accel_streams.races._records import READ, WRITE, Access, Record
 
-__all__ = ["SHARED", "UNTOUCHED", "Block", "Cell", "Stamp"]
+__all__ = ["ALONE_AT_MOST", "SHARED", "UNTOUCHED", "Block", "Cell", "Stamp"]
 
 UNTOUCHED: Final = -1
 SHARED: Final = -2
@@ -16,6 +16,7 @@ SHARED: Final = -2
 # The epoch of an operation on its stream, its record, and the stream that its own waited for last.
 Stamp: TypeAlias = tuple[int, Record, int]
 
+ALONE_AT_MOST: Final = 16
 _TIDY_AT: Final = 128
 
 
@@ -48,18 +49,22 @@ class _Nothing(dict[int, Stamp]):
 class Block:
     """One allocation, from its `alloc` to its `reuse`.
 
-    ``alloc`` is the record that allocated it and ``owner`` its stream's entry; None, and no size,
-    for memory that was allocated before the trace began. ``sole`` is the index of the only stream
-    that has used it, `UNTOUCHED` or `SHARED`. Nothing can race in a block that one stream uses, and
-    most blocks are of that kind.
+    ``alloc`` is the record that allocated it, on the stream of index ``owner`` in its epoch
+    ``epoch``; None, and no size, for memory that was allocated before the trace began. ``sole`` is
+    the index of the only stream that has used it, `UNTOUCHED` or `SHARED`.
+
+    Nothing can race in a block that one stream uses, and most blocks are of that kind and soon
+    freed. ``alone`` holds the accesses to such a block, in order, until a second stream uses it, or
+    there are `ALONE_AT_MOST`; from then on they are in ``cells``, and ``alone`` is None.
     """
 
     __slots__ = (
         "alloc",
+        "alone",
         "cells",
+        "epoch",
         "freed_at",
         "label",
-        "nbytes",
         "number",
         "owner",
         "recorded",
@@ -70,9 +75,9 @@ class Block:
     def __init__(self, number: int) -> None:
         self.number = number
         self.alloc: Record | None = None
-        self.nbytes = 0
-        self.owner: tuple[int, Stamp] | None = None
+        self.owner = self.epoch = 0
         self.sole = UNTOUCHED
+        self.alone: list[tuple[Access, Stamp]] | None = []
         self.cells: dict[tuple[int, int], Cell] = {}
         self.label: str | None = None
         # The streams named by record_stream, and when the host dropped its last reference.
@@ -80,21 +85,38 @@ class Block:
         self.freed_at: int | None = None
         self.tidy_at = _TIDY_AT
 
+    @property
+    def nbytes(self) -> int:
+        """Its size as far as it is known."""
+        return 0 if self.alloc is None else int(self.alloc[5])
+
     def allocated(self, record: Record, stream: int, epoch: int) -> None:
         """Note the allocation: a write of the whole block on the stream that owns it."""
-        self.alloc = record
-        self.nbytes = record[5]
-        self.owner = (stream, (epoch, record, -1))
-        self.sole = stream if self.sole in (UNTOUCHED, stream) else SHARED
+        self.alloc, self.owner, self.epoch = record, stream, epoch
+        if self.sole in (UNTOUCHED, stream):
+            self.sole = stream
+        else:
+            self.compare()
+            self.sole = SHARED
+
+    def compare(self) -> None:
+        """Put what `alone` holds into cells, in which accesses can be compared."""
+        accesses, self.alone = self.alone or (), None
+        for (_, lo, hi, mode), stamp in accesses:
+            cell = self.cells.get((lo, hi)) or self._add(lo, hi)
+            if mode & READ:
+                cell.reads[self.sole] = stamp
+            if mode & WRITE:
+                cell.writes[self.sole] = stamp
 
     def share(self) -> None:
         """Note that a second stream uses the block, so that its accesses have to be compared."""
+        self.compare()
         self.sole = SHARED
-        if self.owner is not None and self.nbytes > 0:
+        if self.alloc is not None and self.nbytes > 0:
             # Only now does it matter; most blocks are freed before.
-            stream, stamp = self.owner
             whole = self.cells.get((0, self.nbytes)) or self._add(0, self.nbytes)
-            whole.writes.setdefault(stream, stamp)
+            whole.writes.setdefault(self.owner, (self.epoch, self.alloc, -1))
 
     def cell(self, lo: int, hi: int, known: Sequence[int]) -> Cell:
         """Return a new cell for an interval accessed for the first time.

@@ -49,6 +49,17 @@ def test_keeping_little_loses_nothing(rng: random.Random) -> None:
     assert judgement.right, (judgement, records)
 
 
+@settings(PROFILE, max_examples=100)
+@given(SEEDED, st.integers(0, 4))
+def test_when_a_block_is_compared_changes_nothing(rng: random.Random, alone: int) -> None:
+    records = random_program(rng, operations=24, nbytes=16)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("accel_streams.races._analyse.ALONE_AT_MOST", alone)
+        races = analysed(records).races()
+    assert races == analysed(records).races()
+    assert judge(records, races, by_running=False).right, records
+
+
 @settings(PROFILE, max_examples=50)
 @given(SEEDED, st.integers(1, 7))
 def test_chunks_change_nothing(rng: random.Random, size: int) -> None:
@@ -124,6 +135,13 @@ def without_overlaps(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Block, "_add", add)
 
 
+def without_what_one_stream_did(patch: pytest.MonkeyPatch) -> None:
+    def compare(self: Block) -> None:
+        self.alone = None
+
+    patch.setattr(Block, "compare", compare)
+
+
 def without_history_after_free(patch: pytest.MonkeyPatch) -> None:
     def free(self: Analyser, record: Record) -> None:
         self._blocks.pop(record[4], None)
@@ -164,6 +182,7 @@ def with_one_reader_a_range(patch: pytest.MonkeyPatch) -> None:
         with_one_device,
         with_syncs_of_all_devices,
         without_overlaps,
+        without_what_one_stream_did,
         without_history_after_free,
         without_record_stream,
         without_allocation,
