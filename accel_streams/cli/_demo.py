@@ -25,7 +25,7 @@ def demo(
     json_file: JsonFile = None,
     schedules: Annotated[
         str, typer.Option(help="Comma list; seeded ones as name:seed. In-order always runs.")
-    ] = "in-order,fifo,lifo,mru,lazy,priority:0,priority:1",
+    ] = "in-order,fifo,lifo,mru,lazy,priority:0",
     steps: Annotated[int, typer.Option(min=1, help="Training steps of each run.")] = 20,
     ranks: Annotated[int, typer.Option(min=1, help="Ranks, as processes on this machine.")] = 2,
     layers: Annotated[int, typer.Option(min=1, help="Layers of the GPT.")] = 8,
