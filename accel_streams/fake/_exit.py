@@ -44,6 +44,7 @@ def _finish() -> None:
     module = extension()
     if _inherited is not None and module.operations() == _inherited:
         return
+    module.hang_threads_at_exit()
     module.set_hold_timeout(_HOLD_TIMEOUT_S)
     with contextlib.suppress(RuntimeError):  # of autograd, which a forked child can't use
         settle_autograd()

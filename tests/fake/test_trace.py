@@ -167,7 +167,7 @@ for step in range(3):
         with torch.fake.stream(stream):
             model(torch.randn(4, 8, device="fake")).sum().backward()
 torch.fake.synchronize()
-print(repr(fake.stop_trace()))
+print(repr(fake.stop_trace()), flush=True)
 """
 
 

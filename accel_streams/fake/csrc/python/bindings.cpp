@@ -1,6 +1,10 @@
 // What Python sees of the device. The package around it turns this into a public interface.
 #include <torch/csrc/utils/pybind.h>
 
+#include <chrono>
+#include <exception>
+#include <thread>
+
 #include "collectives.h"
 #include "../torch/glue.h"
 #include "source.h"
@@ -88,6 +92,23 @@ py::list take_trace() {
   return out;
 }
 
+// Python ends a thread that wants the interpreter's lock after its end by unwinding it, and the unwinding meets
+// noexcept functions of autograd's threads, which aborts the process. Newer Pythons let such a thread hang; so
+// does this.
+std::terminate_handler g_terminate = nullptr;
+std::thread::id g_ending_thread;
+
+void hang_unless_ending() {
+  while (std::this_thread::get_id() != g_ending_thread) std::this_thread::sleep_for(std::chrono::hours(1));
+  g_terminate();
+}
+
+void hang_threads_at_exit() {
+  if (g_terminate != nullptr) return;
+  g_ending_thread = std::this_thread::get_id();
+  g_terminate = std::set_terminate(&hang_unless_ending);
+}
+
 struct Gate {
   PointRef point;
 };
@@ -156,6 +177,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("set_hold_timeout", [](double seconds) { Runtime::instance().set_hold_timeout(seconds); });
 
   m.def("synchronize_device", [](int device) { Runtime::instance().synchronize_device(device, capture_source()); }, NoGil());
+  m.def("hang_threads_at_exit", &hang_threads_at_exit);
   m.def("drain", [] { Runtime::instance().drain(); }, NoGil());
   py::class_<Gate>(m, "Gate").def("release", [](Gate& gate) { Runtime::instance().open(gate.point); }, NoGil())
       .def_property_readonly("released", [](const Gate& gate) {
