@@ -46,8 +46,9 @@ def _finish() -> None:
         return
     module.hang_threads_at_exit()
     module.set_hold_timeout(_HOLD_TIMEOUT_S)
-    with contextlib.suppress(RuntimeError):  # of autograd, which a forked child can't use
-        settle_autograd()
+    if _autograd_has_run():
+        with contextlib.suppress(RuntimeError):  # of autograd, which a forked child can't use
+            settle_autograd()
     try:
         module.drain()
     except Exception as exc:
@@ -71,9 +72,8 @@ def settle_autograd() -> None:
         with torch.enable_grad():
             root = torch.empty((), device=f"fake:{index}", requires_grad=True)
             result = root.view_as(root)
+            gradient = torch.empty_like(result)
         # Not torch.autograd.grad, which has the pass own an object of Python's.
-        kept: tuple[object, ...] = (root, result, gradient := torch.empty_like(result))
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
         found = Variable._execution_engine.run_backward(
             (result,),
             (gradient,),
@@ -83,7 +83,12 @@ def settle_autograd() -> None:
             allow_unreachable=False,
             accumulate_grad=False,
         )
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(found))
+        # This pass, too, is dropped a little later. It must not have the last reference to these.
+        _never_free((root, result, gradient, found))
+
+
+def _never_free(kept: object) -> None:
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
 def _autograd_has_run() -> bool:

@@ -228,6 +228,26 @@ with torch.fake.stream(stream):
         finally:
             sys.setswitchinterval(interval)
 
+    def test_starts_no_threads_of_autograd(self) -> None:
+        done = run(
+            """
+            import atexit
+            from pathlib import Path
+
+            import torch
+            from accel_streams import fake
+
+            def tell():
+                names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+                print(any(name.startswith("pt_autograd") for name in names))
+
+            atexit.register(tell)
+            fake.enable()
+            torch.ones(4, device="fake")
+            """
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
+
     def test_is_quiet_while_there_are_hooks_and_a_graph(self) -> None:
         done = run(
             ENDING
