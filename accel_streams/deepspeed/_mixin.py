@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from accel_streams._backend import Backend, Device, Ordering, Stream
+from accel_streams.deepspeed._region import REGION
 
 __all__ = ["EXPORTED_VARIABLES", "StreamsMixin", "with_streams"]
 
@@ -28,10 +29,13 @@ class StreamsMixin:
         return self.accel_streams_backend.capabilities.ordering is Ordering.SYNCHRONOUS
 
     def resolves_data_dependency(self) -> bool:
-        """Return whether the device itself orders conflicting accesses from different streams.
+        """Return whether conflicting accesses from different streams are ordered already.
 
-        Where this is true DeepSpeed leaves out its own waits, so it must never promise too much.
+        By the device itself, or by this package: inside the methods of ZeRO that it guards. Where
+        this is true DeepSpeed leaves out its own waits, so it must never promise too much.
         """
+        if REGION.depth:
+            return True
         return self.accel_streams_backend.capabilities.ordering is not Ordering.ASYNC
 
     def stream(self, stream: Stream | None) -> AbstractContextManager[Any]:

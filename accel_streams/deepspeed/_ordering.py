@@ -51,6 +51,9 @@ class Guard(Protocol):
     memory, alive until a garbage collection.
     """
 
+    replaces_waits: bool
+    """Whether DeepSpeed's own waits inside the seams of the backward are not needed."""
+
     def before_allocation(self, optimizer: Any) -> None:
         """Prepare for the bucket buffers being allocated, unless they exist."""
 
@@ -63,11 +66,17 @@ class Guard(Protocol):
     def after_write(self, optimizer: Any, param: torch.Tensor) -> None:
         """Note that the hook has put it there."""
 
+    def abandon_write(self, optimizer: Any) -> None:
+        """Note that the hook has ended with an exception."""
+
     def before_reduction(self, optimizer: Any, comm_dtype: Any) -> None:
         """Prepare for the reduction of the bucket of ``comm_dtype``; None: of every bucket."""
 
     def after_reduction(self, optimizer: Any) -> None:
         """Note that the reduction that began last has been submitted."""
+
+    def abandon_reduction(self, optimizer: Any) -> None:
+        """Note that the reduction that began last has ended with an exception."""
 
     def before_epilogue(self, optimizer: Any) -> None:
         """Prepare for the last reduction of a backward, after which the buffers are freed."""
@@ -115,7 +124,13 @@ class _Reduction:
 class ZeroOrdering:
     """Order the accesses by events (``ACCEL_STREAMS_ZERO=track``)."""
 
-    def __init__(self, backend: Backend, buckets: Buckets) -> None:
+    def __init__(self, backend: Backend, buckets: Buckets, *, replaces_waits: bool = False) -> None:
+        """Order the accesses of an optimizer that keeps its gradients in ``buckets``.
+
+        ``replaces_waits``: DeepSpeed's own waits are left out, so the end of a backward and the
+        step have to be ordered here as well.
+        """
+        self.replaces_waits = replaces_waits
         self._backend = backend
         self._buckets = buckets
         self._skip = frozenset(skip_edges)
@@ -191,6 +206,16 @@ class ZeroOrdering:
             )
         self._buffer(optimizer, writer.key, index).tracker.after_write(writer.stream)
 
+    def abandon_write(self, optimizer: Any) -> None:
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        # The copy may have been submitted, and waiting for it does no harm.
+        if writer.outside:
+            self._gradients_outside(writer.key).after_write(writer.stream)
+        elif self._admitted in self._buffers:
+            self._buffers[self._admitted].tracker.after_write(writer.stream)
+
     def _admit(self, optimizer: Any, key: Key, index: int, stream: Stream) -> None:
         self._buffer(optimizer, key, index).tracker.before_write(stream)
         self._admitted = (key, index)
@@ -224,6 +249,18 @@ class ZeroOrdering:
         self._reductions.append(_Reduction(consumer, reads))
 
     def after_reduction(self, optimizer: Any) -> None:
+        self._note_reduction()
+        if self._writer is not None and self._writer.reduces_first and not self._writer.outside:
+            # Which buffer comes next is known for certain only now.
+            self._admit_after_reduction(optimizer, self._writer)
+        if self._in_epilogue:
+            self._end_backward(optimizer)
+
+    def abandon_reduction(self, optimizer: Any) -> None:
+        # Part of it may have been submitted, and waiting for that does no harm.
+        self._note_reduction()
+
+    def _note_reduction(self) -> None:
         reduction = self._reductions.pop()
         for tracker in reduction.reads:
             tracker.after_read(reduction.consumer)
@@ -231,11 +268,6 @@ class ZeroOrdering:
             # It adds to what is there: the next one, wherever it runs, has to come after it.
             self._partition.after_write(reduction.consumer)
             self._partition.after_read(reduction.consumer)
-        if self._writer is not None and self._writer.reduces_first and not self._writer.outside:
-            # Which buffer comes next is known for certain only now.
-            self._admit_after_reduction(optimizer, self._writer)
-        if self._in_epilogue:
-            self._end_backward(optimizer)
 
     def _admit_after_reduction(self, optimizer: Any, writer: _Writer) -> None:
         index = self._buckets.index(optimizer, writer.key)
@@ -273,12 +305,19 @@ class ZeroOrdering:
 
     def after_epilogue(self, optimizer: Any) -> None:
         self._in_epilogue = False
+        # It has read and put together what the reductions of this backward left.
+        stream = self._current_stream()
+        self._partition.after_write(stream)
+        self._partition.after_read(stream)
 
     def before_step(self, optimizer: Any) -> None:
-        self._keep_partition_alive(optimizer, self._current_stream())
+        stream = self._current_stream()
+        self._partition.before_read(stream)
+        self._keep_partition_alive(optimizer, stream)
 
     def after_step(self, optimizer: Any) -> None:
-        return None
+        # The next backward's reductions come after it, and so does what they allocate.
+        self._partition.after_read(self._current_stream())
 
     def _end_backward(self, optimizer: Any) -> None:
         """Prepare for the buffers being freed: all of their reductions have been submitted."""
@@ -336,6 +375,8 @@ class ZeroSynchronizing:
     ``buckets`` may be None: then the host also waits after each hook that might have allocated.
     """
 
+    replaces_waits = False
+
     def __init__(self, backend: Backend, buckets: Buckets | None) -> None:
         self._backend = backend
         self._buckets = buckets
@@ -353,10 +394,16 @@ class ZeroSynchronizing:
     def after_write(self, optimizer: Any, param: torch.Tensor) -> None:
         return None
 
+    def abandon_write(self, optimizer: Any) -> None:
+        return None
+
     def before_reduction(self, optimizer: Any, comm_dtype: Any) -> None:
         self._backend.synchronize()
 
     def after_reduction(self, optimizer: Any) -> None:
+        self._backend.synchronize()
+
+    def abandon_reduction(self, optimizer: Any) -> None:
         self._backend.synchronize()
 
     def before_epilogue(self, optimizer: Any) -> None:

@@ -18,6 +18,7 @@ from accel_streams._backend import Ordering
 from accel_streams._errors import UnsupportedDeepSpeedError
 from accel_streams.deepspeed import _labels, _versions
 from accel_streams.deepspeed._ordering import Guard, ZeroOrdering, ZeroSynchronizing
+from accel_streams.deepspeed._region import REGION
 from accel_streams.deepspeed._versions import Seam
 
 __all__ = ["hook_optimizers"]
@@ -91,12 +92,14 @@ def _make_guards(optimizer: Any, backend: Any) -> tuple[Guard, ...]:
     guards: list[Guard] = []
     if backend.capabilities.ordering is Ordering.ASYNC:
         if mode == "track":
-            guards.append(ZeroOrdering(backend, _versions.buckets_of(optimizer)))
+            buckets = _versions.buckets_of(optimizer)
+            replaces_waits = _versions.waits_are_for_what_is_tracked(optimizer)
+            guards.append(ZeroOrdering(backend, buckets, replaces_waits=replaces_waits))
         elif mode == "sync":
             guards.append(ZeroSynchronizing(backend, _buckets_if_known(optimizer)))
-    buckets = _buckets_if_known(optimizer) if _labels.can_label(backend) else None
-    if buckets is not None:
-        labels = _Labelling(backend, buckets)
+    labelled = _buckets_if_known(optimizer) if _labels.can_label(backend) else None
+    if labelled is not None:
+        labels = _Labelling(backend, labelled)
         labels.update(optimizer)
         guards.append(labels)
     return tuple(guards)
@@ -149,6 +152,8 @@ def _wrap(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
 class _Labelling(_labels.Labels):
     """Labels as a guard: names are given when there is something new to name."""
 
+    replaces_waits = False
+
     def before_allocation(self, optimizer: Any) -> None:
         return None
 
@@ -161,12 +166,18 @@ class _Labelling(_labels.Labels):
     def after_write(self, optimizer: Any, param: Any) -> None:
         return None
 
+    def abandon_write(self, optimizer: Any) -> None:
+        return None
+
     def before_reduction(self, optimizer: Any, comm_dtype: Any) -> None:
         # Where the allocation has no hook of its own, this is the first time to see the buffers.
         self.update(optimizer)
 
     def after_reduction(self, optimizer: Any) -> None:
         self.update(optimizer)
+
+    def abandon_reduction(self, optimizer: Any) -> None:
+        return None
 
     def before_epilogue(self, optimizer: Any) -> None:
         return None
@@ -201,7 +212,12 @@ def _around_write(wrapped: _Wrapped, instance: Any, args: _Arguments, kwargs: _K
     param = args[0] if args else kwargs["param"]
     for guard in guards:
         guard.before_write(instance, param)
-    result = wrapped(*args, **kwargs)
+    try:
+        result = _call(guards, wrapped, args, kwargs)
+    except BaseException:
+        for guard in guards:
+            guard.abandon_write(instance)
+        raise
     for guard in guards:
         guard.after_write(instance, param)
     return result
@@ -212,7 +228,12 @@ def _around_reduction(wrapped: _Wrapped, instance: Any, args: _Arguments, kwargs
     comm_dtype = args[0] if args else kwargs.get("comm_dtype")
     for guard in guards:
         guard.before_reduction(instance, comm_dtype)
-    result = wrapped(*args, **kwargs)
+    try:
+        result = _call(guards, wrapped, args, kwargs)
+    except BaseException:
+        for guard in guards:
+            guard.abandon_reduction(instance)
+        raise
     for guard in guards:
         guard.after_reduction(instance)
     return result
@@ -223,10 +244,23 @@ def _around_epilogue(wrapped: _Wrapped, instance: Any, args: _Arguments, kwargs:
     for guard in guards:
         guard.before_epilogue(instance)
     try:
-        return wrapped(*args, **kwargs)
+        return _call(guards, wrapped, args, kwargs)
     finally:
         for guard in guards:
             guard.after_epilogue(instance)
+
+
+def _call(
+    guards: tuple[Guard, ...], wrapped: _Wrapped, args: _Arguments, kwargs: _Keywords
+) -> Any:
+    """Call a seam of the backward, without DeepSpeed's own waits if they are not needed."""
+    if not guards or not guards[0].replaces_waits:
+        return wrapped(*args, **kwargs)
+    REGION.depth += 1
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        REGION.depth -= 1
 
 
 def _around_step(wrapped: _Wrapped, instance: Any, args: _Arguments, kwargs: _Keywords) -> Any:

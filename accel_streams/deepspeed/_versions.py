@@ -30,6 +30,7 @@ __all__ = [
     "leaves_pinning_to_the_device",
     "partition_tensors",
     "unsupported",
+    "waits_are_for_what_is_tracked",
 ]
 
 SUPPORTED = "0.15.2 to 0.19.8"
@@ -250,6 +251,14 @@ def buckets_of(optimizer: Any) -> Buckets:
         names = [f"{type(optimizer).__name__}.{name}" for name in dict.fromkeys(missing)]
         raise unsupported(names, safe_mode=False)
     return _FlatBucket() if keyed is None else _Buckets()
+
+
+def waits_are_for_what_is_tracked(optimizer: Any) -> bool:
+    """Return whether DeepSpeed's waits in a backward are for the buckets and the partition alone.
+
+    With ``cpu_offload`` they are also for copies to the host, and ZenFlow reduces temporary copies.
+    """
+    return not getattr(optimizer, "cpu_offload", False) and not getattr(optimizer, "zenflow", False)
 
 
 def partition_tensors(optimizer: Any) -> Iterator[torch.Tensor]:

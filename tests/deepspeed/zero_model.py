@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+from accel_streams.deepspeed._region import REGION
 from accel_streams.races import READ, WRITE
 from zero_recording import READ_WRITE, RecordingBackend, RecordingStream, RecordingTensor
 
@@ -196,7 +197,7 @@ def make_optimizer_class(config: Config, backend: RecordingBackend) -> Any:
                         filled = bucket.buffer[bucket.index].narrow(0, bucket.elements)
                         self.average_tensor(bucket, [filled])
                 elif bucket.grads:
-                    if self.overlap_comm:
+                    if self.overlap_comm and not REGION.depth:
                         backend.synchronize_device()
                     self.average_tensor(bucket, bucket.grads)
             with backend.use_stream(self._consumer()):
@@ -213,7 +214,7 @@ def make_optimizer_class(config: Config, backend: RecordingBackend) -> Any:
                         bucket.index = 0
 
         def average_tensor(self, bucket: Any, tensors: list[RecordingTensor]) -> None:
-            if self.overlap_comm and self.contiguous_gradients:
+            if self.overlap_comm and self.contiguous_gradients and not REGION.depth:
                 current, consumer = backend.current_stream().number, self.reduction_stream.number
                 producers = bucket.copy_streams if config.waits_for_producers else set()
                 for producer in producers or {current}:
@@ -236,7 +237,7 @@ def make_optimizer_class(config: Config, backend: RecordingBackend) -> Any:
 
         def independent_gradient_partition_epilogue(self) -> None:
             self.reduce_ipg_grads()
-            if self.overlap_comm:
+            if self.overlap_comm and not REGION.depth:
                 backend.synchronize_device()
             self.averaged_gradients[0] = [p.grad for p in self.params_in_partition[0] if p.grad]
             for bucket in self.buckets().values():
