@@ -20,21 +20,22 @@ from accel_streams.fake._api import (
     schedule,
     set_queue_capacity,
     set_schedule,
-    start_trace,
-    stop_trace,
     stream_names,
     synchronizing_ops,
     virtual_time,
 )
 from accel_streams.fake._collectives import BACKEND_NAME
+from accel_streams.fake._trace import flush_trace, listen, start_trace, stop_trace
 
 __all__ = [
     "BACKEND_NAME",
     "SCHEDULES",
     "Gate",
     "enable",
+    "flush_trace",
     "hold",
     "is_enabled",
+    "listen",
     "name_storage",
     "name_stream",
     "operations",

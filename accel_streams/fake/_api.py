@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import gc
 import threading
-from collections.abc import Callable
 from pathlib import PurePath
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch.utils import backend_registration
@@ -31,8 +28,6 @@ __all__ = [
     "schedule",
     "set_queue_capacity",
     "set_schedule",
-    "start_trace",
-    "stop_trace",
     "stream_names",
     "synchronizing_ops",
     "virtual_time",
@@ -40,14 +35,9 @@ __all__ = [
 
 SCHEDULES: tuple[str, ...] = _settings.SCHEDULES
 _MAX_SEED = 2**64 - 1
-# Records handed to a trace's sink at a time: enough to make the call's cost vanish, few enough to
-# stay in the processor's cache (some 2 MB).
-_SINK_RECORDS = 4096
 
 _enabling = threading.Lock()
 _stream_labels: dict[tuple[int, int], str] = {}
-
-_Records: TypeAlias = list[tuple[Any, ...]]
 
 
 def enable() -> None:
@@ -218,55 +208,3 @@ def stream_names() -> dict[tuple[int, int], str]:
     for index, stream_id, label in extension().communicator_streams():
         names[index, stream_id] = label
     return names | _stream_labels
-
-
-_hand_over: Callable[[], None] | None = None  # to the sink of the trace that is recorded
-
-
-def start_trace(*, sources: bool = True, sink: Callable[[_Records], None] | None = None) -> None:
-    """Record what is submitted and what runs, from now on.
-
-    Args:
-        sources: Note for each operation the innermost line of Python outside torch.
-        sink: Called with records as they gather, so that a long run needs no memory for them. It is
-            called by one thread at a time, whichever queues work, with Python's collector of
-            reference cycles paused.
-
-    """
-    global _hand_over
-    module = extension()
-    module.trace_take()
-    module.trace_sources(sources)
-    _hand_over = None if sink is None else functools.partial(_feed, sink, threading.Lock())
-    module.trace_sink(_hand_over, _SINK_RECORDS)
-    module.trace_enable(True)
-
-
-def _feed(sink: Callable[[_Records], None], lock: threading.Lock) -> None:
-    with lock:  # taken before the records, so that they come in order
-        # Records make no cycles, and to look through them for some again and again takes longer
-        # than to analyse them.
-        paused = gc.isenabled()
-        gc.disable()
-        try:
-            sink(extension().trace_take())
-        finally:
-            if paused:
-                gc.enable()
-
-
-def stop_trace() -> _Records:
-    """Stop recording and return the records.
-
-    With a sink, hand it the rest and return an empty list.
-    """
-    global _hand_over
-    module = extension()
-    module.drain()
-    module.trace_enable(False)
-    module.trace_sink(None, 0)
-    if _hand_over is not None:
-        hand_over, _hand_over = _hand_over, None
-        hand_over()
-    records: _Records = module.trace_take()
-    return records

@@ -130,6 +130,47 @@ def test_a_sink_is_called_by_one_thread_at_a_time() -> None:
     assert not together.is_set()
 
 
+def test_a_listener_gets_the_same_records_beside_a_recording() -> None:
+    x = torch.zeros(2, device="fake")
+    before: list[tuple[object, ...]] = []
+    after: list[tuple[object, ...]] = []
+    stop_before = fake.listen(before.extend)
+    x.add_(1)
+    fake.start_trace()
+    x.add_(2)
+    stop_after = fake.listen(after.extend)
+    x.add_(3)
+    stop_before()
+    x.add_(4)
+    records = fake.stop_trace()
+    x.add_(5)
+    stop_after()
+    stop_after()  # A second time it does nothing.
+    x.add_(6)
+    launches = [[r for r in found if r[0] == "launch"] for found in (before, records, after)]
+    first, second, third = ([r[1] for r in found] for found in launches)
+    assert [len(first), len(second), len(third)] == [3, 3, 3]
+    assert first[1:] == second[:2]
+    assert second[1:] == third[:2]
+    # Nobody is left: nothing is recorded.
+    fake.start_trace()
+    assert [r for r in fake.stop_trace() if r[0] == "launch"] == []
+
+
+def test_flushing_hands_over_what_has_gathered() -> None:
+    seen: list[tuple[object, ...]] = []
+    x = torch.zeros(2, device="fake")
+    stop = fake.listen(seen.extend)
+    gate = fake.hold(torch.fake.current_stream())
+    x.add_(1)
+    assert not seen
+    fake.flush_trace()
+    # Also what is held: that would have to wait, if it had to run for it.
+    assert len([r for r in seen if r[0] == "launch" and "add" in r[4]]) == 1
+    gate.release()
+    stop()
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_the_collector_rests_while_a_sink_works(enabled: bool) -> None:
     seen: list[bool] = []
