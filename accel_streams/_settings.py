@@ -7,6 +7,7 @@ SettingError, because a misspelt setting that is silently ignored could mean unp
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NoReturn, cast
@@ -18,6 +19,7 @@ __all__ = [
     "VARIABLES",
     "AcceleratorRequest",
     "ds_accelerator",
+    "is_delays",
     "plugins",
     "races_mode",
     "schedule",
@@ -31,6 +33,10 @@ RacesMode = Literal["off", "warn", "raise"]
 ZERO_MODES: tuple[ZeroMode, ...] = ("track", "sync", "off")
 RACES_MODES: tuple[RacesMode, ...] = ("off", "warn", "raise")
 SCHEDULES = ("in-order", "fifo", "lifo", "mru", "lru", "lazy", "random", "priority")
+
+# What a schedule found by a search is called: which operation runs after which. `12e` is the end of
+# collective 12, `12.1` what the allocator submits first after operation 12.
+_DELAYS = re.compile(r"delay:{0}-{0}(?:,{0}-{0})*".format(r"[0-9]{1,9}(?:\.[0-9]{1,6}|e)?"))
 
 # The largest seed: the fake device's generator holds an unsigned 64-bit number.
 _MAX_SEED = 2**64 - 1
@@ -94,7 +100,16 @@ def races_mode() -> RacesMode:
 
 def schedule() -> str | None:
     """Return the fake device's schedule (``ACCEL_STREAMS_SCHEDULE``), None when it is unset."""
-    return _choice("ACCEL_STREAMS_SCHEDULE", SCHEDULES, None)
+    variable = "ACCEL_STREAMS_SCHEDULE"
+    value = os.environ.get(variable)
+    if value is not None and value not in SCHEDULES and not is_delays(value):
+        _refuse(variable, value, (*SCHEDULES, "delay:A-B,C-D,... with numbers of operations"))
+    return value
+
+
+def is_delays(schedule: str) -> bool:
+    """Tell whether a schedule's name is a list of delays, such as ``delay:5-9,7-12``."""
+    return _DELAYS.fullmatch(schedule) is not None
 
 
 def seed() -> int:

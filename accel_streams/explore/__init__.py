@@ -1,4 +1,4 @@
-"""Run a training script on a device under many schedules and compare what it trained."""
+"""Run a program on a device under many schedules, or all, and compare how it ends."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from ._plan import (
 )
 from ._results import RankResult, RunResult, VariantSummary
 from ._runner import FAKE_DEVICE, Runner
+from ._search import Exploration, Outcome
+from ._systematic import explore_all, replay
 
 DEMO_SCRIPT = str(Path(__file__).with_name("demo_train.py"))
 """The training script of ``accel-streams demo``."""
@@ -28,8 +30,10 @@ __all__ = [
     "FAKE_DEVICE",
     "IN_ORDER",
     "VARIANTS",
+    "Exploration",
     "ExploreError",
     "NotDeterministicError",
+    "Outcome",
     "RankResult",
     "Run",
     "RunFailedError",
@@ -42,8 +46,10 @@ __all__ = [
     "VariantSummary",
     "compare",
     "document",
+    "explore_all",
     "parse_schedules",
     "plan_schedules",
+    "replay",
     "variants_named",
     "version_of",
 ]

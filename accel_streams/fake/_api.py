@@ -92,7 +92,8 @@ def set_schedule(name: str, seed: int = 0) -> None:
     """Choose in which order queued work runs from now on.
 
     Args:
-        name: One of ``SCHEDULES``.
+        name: One of ``SCHEDULES``, or ``delay:A-B,...``: in-order, but the operation with the
+            number A runs after B. The search of accel_streams.explore names schedules so.
         seed: For ``random`` and ``priority``: the same seed gives the same order.
 
     Raises:
@@ -100,10 +101,10 @@ def set_schedule(name: str, seed: int = 0) -> None:
             bits.
 
     """
-    if name not in SCHEDULES:
+    if name not in SCHEDULES and not _settings.is_delays(name):
         raise FakeDeviceError(
             f"Unknown schedule {name!r} for the fake device: expected one of "
-            f"{', '.join(SCHEDULES)}."
+            f"{', '.join(SCHEDULES)}, or delay:A-B,C-D,... with numbers of operations."
         )
     if not 0 <= seed <= _MAX_SEED:
         raise FakeDeviceError(f"A schedule's seed is a number from 0 to {_MAX_SEED}, got {seed}.")
