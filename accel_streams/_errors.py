@@ -18,6 +18,9 @@ __all__ = [
     "BuildError",
     "FakeDeviceError",
     "IncompatibleBackendError",
+    "NothingWatchedError",
+    "RaceError",
+    "RaceWarning",
     "SettingError",
     "TraceFormatError",
     "UnavailableBackendError",
@@ -135,6 +138,22 @@ class BuildError(FakeDeviceError):
     def __init__(self, message: str, *, log: str = "") -> None:
         super().__init__(message)
         self.log = log
+
+
+class RaceError(AccelStreamsError):
+    """Races between streams were found; ``races`` holds their reports, the message shows them."""
+
+    def __init__(self, message: str, *, races: Sequence[object] = ()) -> None:
+        super().__init__(message)
+        self.races = tuple(races)
+
+
+class RaceWarning(UserWarning):
+    """A race between streams was found while ``ACCEL_STREAMS_RACES=warn`` is set."""
+
+
+class NothingWatchedError(AccelStreamsError):
+    """No operation on the device was seen, so that having seen no race means nothing."""
 
 
 class TraceFormatError(AccelStreamsError, ValueError):

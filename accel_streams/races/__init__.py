@@ -3,9 +3,11 @@
 An `Analyser` is fed the records of a trace (see `_records` for their form) and gives the races: the
 pairs of conflicting accesses that no wait orders, each with the wait that is missing. They are
 shown as text, JSON, a trace for Perfetto and a picture. Traces are kept in files of JSON lines.
+`watch` does all of that for a block of a program.
 """
 
 from accel_streams.races._analyse import Analyser
+from accel_streams.races._declare import kernel
 from accel_streams.races._perfetto import write_perfetto
 from accel_streams.races._picture import draw_timeline
 from accel_streams.races._race import Kind, Operation, Race, StreamNames
@@ -19,6 +21,7 @@ from accel_streams.races._trace import (
     load_trace,
     save_trace,
 )
+from accel_streams.races._watch import Watch, watch
 
 __all__ = [
     "FORMAT_VERSION",
@@ -36,10 +39,13 @@ __all__ = [
     "Trace",
     "TraceHeader",
     "TraceWriter",
+    "Watch",
     "draw_timeline",
+    "kernel",
     "load_trace",
     "render_text",
     "save_trace",
     "to_json",
+    "watch",
     "write_perfetto",
 ]

@@ -1,0 +1,153 @@
+"""Which memory an access touches: blocks numbered by allocation, bytes inside them."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any, TypeAlias
+
+import torch
+
+from accel_streams.races._recorder import Recorder
+from accel_streams.races._records import READ, WRITE, Access, StreamKey
+
+__all__ = ["HOST", "Block", "Storages", "span"]
+
+HOST = -1
+"""The device index of pinned host memory, and of the host where it uses that memory."""
+
+_Mode: TypeAlias = int
+
+
+class Block:
+    """One allocation. ``owner`` is the stream that it was made on, None if nobody saw that."""
+
+    __slots__ = (
+        "device",
+        "nbytes",
+        "number",
+        "owner",
+        "pointer",
+        "reference",
+        "whole",
+    )
+
+    def __init__(self, number: int, device: int, nbytes: int, pointer: int) -> None:
+        self.number = number
+        self.device = device
+        self.nbytes = nbytes
+        self.pointer = pointer
+        self.owner: StreamKey | None = None
+        self.reference: Any = None
+        self.whole: tuple[Access, ...] = tuple(
+            (number, 0, nbytes, mode) for mode in (0, READ, WRITE, READ | WRITE)
+        )
+
+
+class Storages:
+    """The blocks of one kind of device by the storages that torch has for them.
+
+    A storage's Python object lives as long as the storage, which makes its identity a key that
+    costs nothing; a weak reference says when it is gone.
+    """
+
+    def __init__(self, recorder: Recorder, device_type: str) -> None:
+        self._recorder = recorder
+        self._device_type = device_type
+        self._numbers = itertools.count(1)
+        self.by_storage: dict[int, Block] = {}
+        # Those that a step of a backward pass has allocated: autograd itself tells the allocator
+        # which streams use them.
+        self._gradients: dict[int, StreamKey] = {}
+        # How many blocks were used that nobody saw being allocated.
+        self.adopted = 0
+
+    def find(self, tensor: torch.Tensor) -> Block | None:
+        """Return the tensor's block; None if it is not on the device, or has no memory."""
+        try:
+            storage = tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            return None  # Sparse and wrapped tensors: those they consist of are seen.
+        block = self.by_storage.get(id(storage))
+        if block is None and tensor.device.type == self._device_type:
+            block = self._new(storage, tensor.device.index)
+            self.adopted += 1
+        return block
+
+    def allocated(
+        self, tensor: torch.Tensor, stream: StreamKey, source: Any, *, backward: bool
+    ) -> Block | None:
+        """Return the block of an operation's result; record its allocation if it is a new one."""
+        try:
+            storage = tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            return None
+        block = self.by_storage.get(id(storage))
+        if block is None and tensor.device.type == self._device_type:
+            block = self._new(storage, tensor.device.index)
+            if block.nbytes:
+                block.owner = stream
+                if backward:
+                    self._gradients[block.number] = stream
+                self._recorder.emit("alloc", stream, block.number, block.nbytes, source)
+        return block
+
+    def owner_of_gradient(self, number: int) -> StreamKey | None:
+        """Return the stream that owns a block that a step of a backward pass has allocated."""
+        return self._gradients.get(number)
+
+    def pinned(self, tensor: torch.Tensor) -> Block:
+        """Return the block of a tensor in pinned host memory."""
+        storage = tensor.untyped_storage()
+        return self.by_storage.get(id(storage)) or self._new(storage, HOST)
+
+    def moved(self, tensor: torch.Tensor, stream: StreamKey, source: Any) -> None:
+        """Note that the tensor's storage may have got other memory."""
+        try:
+            storage = tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            return
+        block = self.by_storage.get(id(storage))
+        if block is None or (block.pointer, block.nbytes) == _memory(storage):
+            return
+        self._forget(id(storage), block)
+        self.allocated(tensor, stream, source, backward=False)
+
+    def _new(self, storage: torch.UntypedStorage, device: int) -> Block:
+        pointer, nbytes = _memory(storage)
+        block = Block(next(self._numbers), device, nbytes, pointer)
+        key = id(storage)
+        block.reference = weakref.ref(storage, lambda _: self._forget(key, block))
+        self.by_storage[key] = block
+        return block
+
+    def _forget(self, key: int, block: Block) -> None:
+        # Called wherever the last reference goes: nothing here may wait for anything.
+        if self.by_storage.get(key) is block:
+            del self.by_storage[key]
+            self._gradients.pop(block.number, None)
+            self._recorder.dead.append((block.owner, block.number))
+
+
+def _memory(storage: torch.UntypedStorage) -> tuple[int, int]:
+    return storage.data_ptr(), storage.nbytes()
+
+
+def span(tensor: torch.Tensor, block: Block, mode: _Mode) -> Access | None:
+    """Return the access to all of a tensor; None if it has no elements."""
+    if tensor.is_contiguous():
+        nbytes = tensor.nbytes
+        if nbytes == block.nbytes:
+            return block.whole[mode]
+        if not nbytes:
+            return None
+        lo = int(tensor.storage_offset()) * tensor.itemsize
+        return (block.number, lo, lo + nbytes, mode)
+    if not tensor.numel():
+        return None
+    last = sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    itemsize = tensor.itemsize
+    lo = int(tensor.storage_offset()) * itemsize
+    return (block.number, lo, lo + (last + 1) * itemsize, mode)
