@@ -89,6 +89,7 @@ def _use(module: Any, backend: Backend) -> None:
             return
         _refuse_other_device(current, backend)
     _settings.zero_mode()  # A misspelt value is an error now, not at the first backward.
+    races_mode = _settings.races_mode()
     try:
         accelerator = backend.accelerator()
     except AccelStreamsError:
@@ -102,6 +103,10 @@ def _use(module: Any, backend: Backend) -> None:
     _seams.hook_optimizers()
     module.set_accelerator(accelerator)
     wrapt.register_post_import_hook(lambda alias: _use_alias(alias, accelerator), _ALIAS)
+    if races_mode != "off":
+        from accel_streams.races._process import watch_process
+
+        watch_process(backend.device_type, races_mode)
 
 
 def _use_alias(module: Any, accelerator: Any) -> None:
