@@ -47,7 +47,13 @@ class StreamsMixin:
         return self.accel_streams_backend.current_stream(device_index)
 
     def default_stream(self, device_index: Device = None) -> Stream:
-        """Return the default stream of the device, whichever stream is current."""
+        """Return the default stream of the device, whichever stream is current.
+
+        In those of DeepSpeed's methods that wait for it and mean the stream that trains, it is the
+        current one.
+        """
+        if REGION.default_is_current:
+            return self.accel_streams_backend.current_stream(device_index)
         return self.accel_streams_backend.default_stream(device_index)
 
     def export_envs(self) -> list[str]:

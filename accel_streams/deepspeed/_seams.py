@@ -16,7 +16,7 @@ import wrapt
 from accel_streams import _settings
 from accel_streams._backend import Ordering
 from accel_streams._errors import UnsupportedDeepSpeedError
-from accel_streams.deepspeed import _labels, _versions
+from accel_streams.deepspeed import _labels, _versions, _zero3_seams
 from accel_streams.deepspeed._ordering import Guard, ZeroOrdering, ZeroSynchronizing
 from accel_streams.deepspeed._region import REGION
 from accel_streams.deepspeed._versions import Seam
@@ -39,6 +39,7 @@ def hook_optimizers() -> None:
     if not _registered:
         _registered = True
         wrapt.register_post_import_hook(_hook, _MODULE)
+        _zero3_seams.hook_zero3()
 
 
 def _hook(module: ModuleType) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -21,16 +21,33 @@ __all__ = [
     "STEP",
     "SUPPORTED",
     "WRITE",
+    "ZERO3_ADD",
+    "ZERO3_COORDINATOR",
+    "ZERO3_FETCH",
+    "ZERO3_FREE",
+    "ZERO3_GATHER",
+    "ZERO3_INIT",
+    "ZERO3_OPTIMIZER",
+    "ZERO3_OVERFLOW",
+    "ZERO3_PARTITION",
+    "ZERO3_RELEASE",
+    "ZERO3_STEP",
     "Buckets",
     "Key",
     "Seam",
     "buckets_of",
     "find_seam",
+    "fpdt_methods",
+    "gathering_stream",
     "installed_version",
     "leaves_pinning_to_the_device",
+    "missing_for_zero3",
+    "parameters_of",
     "partition_tensors",
+    "ulysses_stream",
     "unsupported",
     "waits_are_for_what_is_tracked",
+    "writes_partition",
 ]
 
 SUPPORTED = "0.15.2 to 0.19.8"
@@ -293,3 +310,79 @@ def leaves_pinning_to_the_device(accelerator_class: type) -> bool:
     Later ones do it in the abstract class, with another signature.
     """
     return "pin_memory" in getattr(accelerator_class, "__abstractmethods__", ())
+
+
+# -- ZeRO-3 and sequence parallelism ----------------------------------------------------------
+
+ZERO3_OPTIMIZER = "DeepSpeedZeroOptimizer_Stage3"
+ZERO3_STEP = "step"
+ZERO3_OVERFLOW = "has_overflow"
+# Python's way of keeping two underscores private.
+ZERO3_ADD = f"_{ZERO3_OPTIMIZER}__add_grad_to_ipg_bucket"
+
+ZERO3_COORDINATOR = "PartitionedParameterCoordinator"
+ZERO3_GATHER = f"_{ZERO3_COORDINATOR}__all_gather_params"
+ZERO3_FETCH = "fetch_sub_module"
+ZERO3_RELEASE = "release_sub_module"
+_GATHERING_STREAM = f"_{ZERO3_COORDINATOR}__allgather_stream"
+
+ZERO3_INIT = "Init"
+ZERO3_PARTITION = "_partition_param"
+ZERO3_FREE = "free_param"
+
+
+def missing_for_zero3() -> list[str]:
+    """Return what this package hooks for ZeRO-3 and the imported DeepSpeed does not have."""
+    package = "deepspeed.runtime.zero"
+    needed = {
+        f"{package}.stage3.{ZERO3_OPTIMIZER}": (ZERO3_STEP, ZERO3_OVERFLOW, ZERO3_ADD),
+        f"{package}.partitioned_param_coordinator.{ZERO3_COORDINATOR}": (
+            ZERO3_GATHER,
+            ZERO3_FETCH,
+            ZERO3_RELEASE,
+        ),
+        f"{package}.partition_parameters.{ZERO3_INIT}": (ZERO3_PARTITION,),
+    }
+    missing = []
+    for path, names in needed.items():
+        module, _, owner = path.rpartition(".")
+        found = getattr(sys.modules.get(module), owner, None)
+        missing += [f"{owner}.{name}" for name in names if not hasattr(found, name)]
+    if not hasattr(sys.modules.get(f"{package}.partition_parameters"), ZERO3_FREE):
+        missing.append(ZERO3_FREE)
+    return missing
+
+
+def gathering_stream(coordinator: Any) -> Any:
+    """Return the stream on which parameters are gathered; None on a synchronous device."""
+    return getattr(coordinator, _GATHERING_STREAM, None)
+
+
+def parameters_of(layer: Any) -> list[Any]:
+    """Return the partitioned parameters that DeepSpeed gathers for ``layer``, and no others'."""
+    from deepspeed.runtime.zero import partitioned_param_coordinator as coordinator
+
+    recurse = coordinator.z3_leaf_module(layer)
+    return list(coordinator.iter_params(layer, recurse=recurse))
+
+
+def writes_partition(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether ``Init._partition_param(param, buffer, has_been_updated, ...)`` will write.
+
+    Otherwise it only frees the gathered parameter, as after each use.
+    """
+    param = args[0] if args else kwargs["param"]
+    updated = args[2] if len(args) > 2 else kwargs.get("has_been_updated", False)
+    return bool(updated) or getattr(param, "ds_tensor", None) is None
+
+
+def ulysses_stream(module: Any) -> tuple[type | None, tuple[str, ...]]:
+    """Return the class, and the attributes in which it may remember the default stream."""
+    # Earlier releases misspell it.
+    return getattr(module, "DistributedAttention", None), ("default_stream", "dafult_stream")
+
+
+def fpdt_methods(module: Any) -> list[tuple[type, tuple[str, ...]]]:
+    """Return the classes whose methods compute on what they call the default stream."""
+    owner = getattr(module, "_FPDTGPUOffloadingAttentionImpl_", None)
+    return [] if owner is None else [(owner, ("forward", "backward"))]
