@@ -18,6 +18,7 @@ __all__ = ["COMMANDS", "command"]
 COMMANDS = {
     "demo": "accel_streams.cli._demo",
     "explore": "accel_streams.cli._explore",
+    "races": "accel_streams.cli._races",
     "list": "accel_streams.cli._list",
     "doctor": "accel_streams.cli._doctor",
 }

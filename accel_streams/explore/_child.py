@@ -43,6 +43,7 @@ class RankSpec:
     environment: dict[str, str]
     keep_records: int
     check: bool
+    compare: bool
     rendezvous_timeout_s: float
 
     def to_json(self) -> dict[str, Any]:
@@ -99,14 +100,15 @@ def execute(spec: RankSpec, device: Device) -> int:
     store = _rendezvous(spec)
     _seed(spec.rank)
     collector = Collector()
-    collector.install()
+    if spec.compare:
+        collector.install()
     device.begin(spec.schedule, check=spec.check, keep_records=spec.keep_records)
     started, cpu_started = time.monotonic(), time.process_time()
     status = _run_script(spec.script)
     if status == 0:
         report = device.finish(spec.trace)
         wall_s, cpu_s = time.monotonic() - started, time.process_time() - cpu_started
-        if collector.empty:
+        if collector.empty and spec.compare:
             print(
                 f"{spec.script} ended without a DeepSpeed engine and without an optimizer step, "
                 "so there is nothing to compare between schedules",
@@ -127,6 +129,7 @@ def execute(spec: RankSpec, device: Device) -> int:
                 cpu_s=cpu_s,
                 peak_rss_bytes=_peak_rss_bytes(),
                 trace=str(report.trace) if report.trace else None,
+                unseen=report.unseen,
             ).save(spec.result)
     del store  # kept until here: the peers may need rank 0's store as long as they run
     return status

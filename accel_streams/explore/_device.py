@@ -21,6 +21,7 @@ class DeviceReport:
     synchronizing_ops: dict[str, int] = field(default_factory=dict)
     races: list[dict[str, Any]] = field(default_factory=list)
     trace: Path | None = None
+    unseen: list[str] = field(default_factory=list)
 
 
 class Device(Protocol):

@@ -115,7 +115,8 @@ class Run:
     """Describe one execution of the script on all ranks.
 
     `keep_records` asks for the first so many trace records of every rank to be saved; `check`
-    switches the happens-before analysis on.
+    switches the happens-before analysis on. With `compare`, the script has to train something that
+    can be compared with other runs.
     """
 
     script: Script
@@ -123,6 +124,7 @@ class Run:
     schedule: Schedule
     keep_records: int = 0
     check: bool = True
+    compare: bool = True
     environment: tuple[tuple[str, str], ...] = field(default=())
 
     def __str__(self) -> str:

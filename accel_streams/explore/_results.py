@@ -47,6 +47,7 @@ class RankResult:
     cpu_s: float
     peak_rss_bytes: int
     trace: str | None = None
+    unseen: list[str] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
         """Write this result to `path`, atomically."""

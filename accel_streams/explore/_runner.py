@@ -268,6 +268,7 @@ class Runner:
                 environment=dict((*run.variant.environment, *run.environment)),
                 keep_records=run.keep_records,
                 check=run.check,
+                compare=run.compare,
                 rendezvous_timeout_s=self._timeout_s,
             )
             self._send(rank, {"command": "start", "run": index, "spec": spec.to_json()})
