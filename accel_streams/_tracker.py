@@ -58,7 +58,8 @@ class ProducerTracker:
 
     Call ``allocated`` when the buffer's memory is (newly) allocated, and put each access between
     ``before_write`` and ``after_write``, or ``before_read`` and ``after_read``, naming the stream
-    it is submitted to. Accesses of one buffer must be submitted by one host thread at a time.
+    it is submitted to; its ``stream_id``, if the caller knows it, saves asking the backend.
+    Accesses of one buffer must be submitted by one host thread at a time.
 
     As long as one stream alone uses the buffer, no event is recorded and no wait issued. From the
     second stream on, an event is recorded directly after each access, so that nobody waits for
@@ -110,9 +111,9 @@ class ProducerTracker:
         self._users.clear()
         self._note(self._allocation, stream, self._identify(stream))
 
-    def before_write(self, stream: Stream) -> None:
+    def before_write(self, stream: Stream, stream_id: StreamId | None = None) -> None:
         """Make ``stream`` wait until the buffer may be written."""
-        stream_id = self._identify(stream)
+        stream_id = self._identify(stream, stream_id)
         if self._readers:
             self._begin_fill()
         if stream_id in self._admitted:
@@ -121,9 +122,9 @@ class ProducerTracker:
         self._wait_for(stream, stream_id, self._released, "release->write")
         self._admitted.add(stream_id)
 
-    def after_write(self, stream: Stream) -> None:
+    def after_write(self, stream: Stream, stream_id: StreamId | None = None) -> None:
         """Note that a write has been submitted to ``stream``, which is now a producer."""
-        stream_id = self._identify(stream)
+        stream_id = self._identify(stream, stream_id)
         if self._readers:
             # Read between before_write and here, necessarily on this same stream, which alone
             # has been let in: the write begins a new fill.
@@ -131,9 +132,9 @@ class ProducerTracker:
         self._users.setdefault(stream_id, stream)
         self._note(self._producers, stream, stream_id)
 
-    def before_read(self, stream: Stream) -> None:
+    def before_read(self, stream: Stream, stream_id: StreamId | None = None) -> None:
         """Make ``stream`` wait for every producer of the buffer's contents."""
-        stream_id = self._identify(stream)
+        stream_id = self._identify(stream, stream_id)
         if self._producers:
             self._wait_for(stream, stream_id, self._producers, "producer->read")
         else:
@@ -142,9 +143,9 @@ class ProducerTracker:
             self._wait_for(stream, stream_id, self._allocation, "allocation->read")
             self._wait_for(stream, stream_id, self._released, "producer->read")
 
-    def after_read(self, stream: Stream) -> None:
+    def after_read(self, stream: Stream, stream_id: StreamId | None = None) -> None:
         """Note that a read has been submitted to ``stream``: the next fill waits for it."""
-        stream_id = self._identify(stream)
+        stream_id = self._identify(stream, stream_id)
         self._users.setdefault(stream_id, stream)
         self._note(self._readers, stream, stream_id)
 
@@ -168,8 +169,9 @@ class ProducerTracker:
         self._readers.clear()
         self._admitted.clear()
 
-    def _identify(self, stream: Stream) -> StreamId:
-        stream_id = self._backend.stream_id(stream)
+    def _identify(self, stream: Stream, stream_id: StreamId | None = None) -> StreamId:
+        if stream_id is None:
+            stream_id = self._backend.stream_id(stream)
         if self._first is None:
             self._first = stream_id
         elif stream_id != self._first:

@@ -14,6 +14,55 @@ if TYPE_CHECKING:
 __all__ = ["CudaBackend"]
 
 
+def _stream(identity: tuple[int, int, int]) -> Stream:
+    """Return the stream with this id, device index and device type."""
+    import torch
+
+    stream_class: Any = torch.cuda.Stream  # torch leaves its constructor untyped.
+    return stream_class(stream_id=identity[0], device_index=identity[1], device_type=identity[2])
+
+
+class _CurrentStream:
+    """Make a stream current; like torch.cuda.stream, and quicker for one of the current device."""
+
+    __slots__ = ("_before", "_other_device", "_stream")
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._before: list[tuple[int, int, int]] = []  # It may be entered again inside itself.
+        self._other_device: list[Any] = []
+
+    def __enter__(self) -> None:
+        import torch
+
+        stream = self._stream
+        device = torch._C._cuda_getDevice() if torch.cuda.is_initialized() else None
+        if stream.device_index == device:
+            self._before.append(torch._C._cuda_getCurrentStream(device))
+            self._other_device.append(None)
+            torch._C._cuda_setStream(
+                stream_id=stream.stream_id,
+                device_index=stream.device_index,
+                device_type=stream.device_type,
+            )
+        else:
+            context = torch.cuda.stream(stream)
+            context.__enter__()
+            self._other_device.append(context)
+
+    def __exit__(self, *exc_info: object) -> None:
+        import torch
+
+        context = self._other_device.pop()
+        if context is not None:
+            context.__exit__(*exc_info)
+            return
+        stream_id, device_index, device_type = self._before.pop()
+        torch._C._cuda_setStream(
+            stream_id=stream_id, device_index=device_index, device_type=device_type
+        )
+
+
 class CudaBackend:
     """Drive CUDA devices; DeepSpeed keeps its own CUDA accelerator as the base class."""
 
@@ -41,6 +90,10 @@ class CudaBackend:
         """Return the current stream of ``device``."""
         import torch
 
+        if device is None and torch.cuda.is_initialized():
+            # As torch.cuda.current_stream does, which takes ten times as long to find the device.
+            identity = torch._C._cuda_getCurrentStream(torch._C._cuda_getDevice())
+            return _stream(identity)
         return torch.cuda.current_stream(device)
 
     def default_stream(self, device: Device = None, /) -> Stream:
@@ -58,9 +111,7 @@ class CudaBackend:
 
     def use_stream(self, stream: Stream) -> AbstractContextManager[Any]:
         """Make ``stream`` current inside the ``with`` block."""
-        import torch
-
-        return torch.cuda.stream(stream)
+        return _CurrentStream(stream)
 
     def new_event(self, *, timing: bool = False) -> Event:
         """Return an event that has not been recorded."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -111,13 +112,15 @@ def _config(setting: Setting, variant: Variant) -> dict[str, Any]:
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 1 << 30,
+        # It only measures, and waits for the whole device twice a step.
+        "timers": {"throughput": {"enabled": False}},
     }
 
 
 def _unhook(optimizer: Any) -> None:
     """Give this one optimizer the methods as DeepSpeed defines them, without a hook around."""
     for name in _STOCK_METHODS:
-        method = getattr(type(optimizer), name, None)
+        method = inspect.getattr_static(type(optimizer), name, None)
         if isinstance(method, wrapt.FunctionWrapper):
             setattr(optimizer, name, method.__wrapped__.__get__(optimizer))
 

@@ -40,6 +40,14 @@ EDGES = (
 )
 """What the ordering consists of: waits, and memory that is kept from reuse."""
 
+
+def in_backward() -> bool:
+    """Return whether this host thread is inside a backward of torch's autograd."""
+    import torch
+
+    return torch._C._current_graph_task_id() != -1
+
+
 skip_edges: set[str] = set()
 """For tests only: edges that optimizers made from now on leave out, to prove each to be needed."""
 
@@ -108,6 +116,7 @@ class _Writer:
     """
 
     stream: Stream
+    stream_id: StreamId
     key: Key
     outside: bool
     reduces_first: bool
@@ -118,6 +127,7 @@ class _Reduction:
     """A reduction between its two calls: the stream it runs on, and what it reads."""
 
     consumer: Stream
+    consumer_id: StreamId
     reads: list[ProducerTracker]
 
 
@@ -141,6 +151,7 @@ class ZeroOrdering:
         self._streams: set[StreamId] = set()
         # The stream on which buffers seen for the first time have been allocated.
         self._allocator: Stream | None = None
+        self._allocates = False
         self._writer: _Writer | None = None
         # The buffer that the writer has waited for.
         self._admitted: tuple[Key, int] | None = None
@@ -150,9 +161,16 @@ class ZeroOrdering:
     # -- allocation ------------------------------------------------------------------------------
 
     def before_allocation(self, optimizer: Any) -> None:
-        self._allocator = self._current_stream()
+        # Most hooks find the buffers there: then there is nothing to look at.
+        self._allocates = not self._buckets.allocated(optimizer)
+        if self._allocates:
+            self._allocator = self._current_stream()[0]
+        elif not _takes_gradients_in_hooks(optimizer):
+            self._current_stream()  # The only time that this hook's stream is seen.
 
     def after_allocation(self, optimizer: Any) -> None:
+        if not self._allocates:
+            return
         # Once for each buffer, and as soon as it exists: what its stream does later is no matter.
         for key in self._buckets.keys(optimizer):
             for index in range(len(self._buckets.buffers(optimizer, key))):
@@ -164,7 +182,7 @@ class ZeroOrdering:
         known = self._buffers.get((key, index))
         if known is not None and known.tensor() is tensor:
             return known
-        allocator = self._current_stream() if self._allocator is None else self._allocator
+        allocator = self._allocator or self._current_stream()[0]
         tracker = self._tracker("bucket") if known is None else known.tracker
         tracker.allocated(allocator)
         buffer = _Buffer(weakref.ref(tensor), allocator, tracker)
@@ -174,22 +192,21 @@ class ZeroOrdering:
     # -- writing ---------------------------------------------------------------------------------
 
     def before_write(self, optimizer: Any, param: torch.Tensor) -> None:
-        stream = self._current_stream()
+        stream, stream_id = self._current_stream()
         key = self._buckets.key_of(optimizer, param)
         numel, room = param.numel(), optimizer.reduce_bucket_size
+        outside = numel > room or not optimizer.contiguous_gradients
+        reduces_first = self._buckets.elements(optimizer, key) + numel > room
         self._admitted = None
-        self._writer = writer = _Writer(
-            stream,
-            key,
-            outside=numel > room or not optimizer.contiguous_gradients,
-            reduces_first=self._buckets.elements(optimizer, key) + numel > room,
-        )
-        if writer.outside:
+        self._writer = _Writer(stream, stream_id, key, outside, reduces_first)
+        if outside:
             return
         # The copy into the bucket takes the place of the gradient, whose memory is dropped then.
-        self._keep_gradients_alive(optimizer, [optimizer.get_gradient_for_reduction(param)], stream)
-        if not writer.reduces_first:
-            self._admit(optimizer, key, self._buckets.index(optimizer, key), stream)
+        if not self._autograd_keeps_alive(optimizer):
+            gradient = optimizer.get_gradient_for_reduction(param)
+            self._keep_gradients_alive([gradient], stream)
+        if not reduces_first:
+            self._admit(optimizer, self._buckets.index(optimizer, key), self._writer)
 
     def after_write(self, optimizer: Any, param: torch.Tensor) -> None:
         writer, self._writer = self._writer, None
@@ -197,14 +214,14 @@ class ZeroOrdering:
             # Noted already, by the hook of the method that this one overrides; or nothing to note.
             return
         if writer.outside:
-            self._gradients_outside(writer.key).after_write(writer.stream)
+            self._gradients_outside(writer.key).after_write(writer.stream, writer.stream_id)
             return
         index = self._buckets.index(optimizer, writer.key)
         if self._admitted != (writer.key, index):
             raise _versions.unsupported(
                 [f"the bucket buffer that {_versions.WRITE} writes"], safe_mode=True
             )
-        self._buffer(optimizer, writer.key, index).tracker.after_write(writer.stream)
+        self._buffers[self._admitted].tracker.after_write(writer.stream, writer.stream_id)
 
     def abandon_write(self, optimizer: Any) -> None:
         writer, self._writer = self._writer, None
@@ -212,13 +229,14 @@ class ZeroOrdering:
             return
         # The copy may have been submitted, and waiting for it does no harm.
         if writer.outside:
-            self._gradients_outside(writer.key).after_write(writer.stream)
-        elif self._admitted in self._buffers:
-            self._buffers[self._admitted].tracker.after_write(writer.stream)
+            self._gradients_outside(writer.key).after_write(writer.stream, writer.stream_id)
+        elif self._admitted is not None:
+            self._buffers[self._admitted].tracker.after_write(writer.stream, writer.stream_id)
 
-    def _admit(self, optimizer: Any, key: Key, index: int, stream: Stream) -> None:
-        self._buffer(optimizer, key, index).tracker.before_write(stream)
-        self._admitted = (key, index)
+    def _admit(self, optimizer: Any, index: int, writer: _Writer) -> None:
+        tracker = self._buffer(optimizer, writer.key, index).tracker
+        tracker.before_write(writer.stream, writer.stream_id)
+        self._admitted = (writer.key, index)
 
     def _gradients_outside(self, key: Key) -> ProducerTracker:
         tracker = self._outside.get(key)
@@ -229,8 +247,10 @@ class ZeroOrdering:
     # -- reducing --------------------------------------------------------------------------------
 
     def before_reduction(self, optimizer: Any, comm_dtype: Any) -> None:
-        current = self._current_stream()
-        consumer = optimizer.reduction_stream if optimizer.overlap_comm else current
+        consumer, consumer_id = self._current_stream()
+        if optimizer.overlap_comm:
+            consumer = optimizer.reduction_stream
+            consumer_id = self._backend.stream_id(consumer)
         reads = []
         for key in self._buckets.reduced_by(optimizer, comm_dtype):
             if self._buckets.elements(optimizer, key) == 0:
@@ -238,15 +258,15 @@ class ZeroOrdering:
             outside = self._waiting_outside(optimizer, key)
             if outside:
                 tracker = self._gradients_outside(key)
-                self._keep_gradients_alive(optimizer, outside, consumer)
+                self._keep_gradients_alive(outside, consumer)
             else:
                 index = self._buckets.index(optimizer, key)
                 tracker = self._buffer(optimizer, key, index).tracker
-            tracker.before_read(consumer)
+            tracker.before_read(consumer, consumer_id)
             reads.append(tracker)
         if reads:
-            self._partition.before_write(consumer)
-        self._reductions.append(_Reduction(consumer, reads))
+            self._partition.before_write(consumer, consumer_id)
+        self._reductions.append(_Reduction(consumer, consumer_id, reads))
 
     def after_reduction(self, optimizer: Any) -> None:
         self._note_reduction()
@@ -262,18 +282,19 @@ class ZeroOrdering:
 
     def _note_reduction(self) -> None:
         reduction = self._reductions.pop()
+        consumer, consumer_id = reduction.consumer, reduction.consumer_id
         for tracker in reduction.reads:
-            tracker.after_read(reduction.consumer)
+            tracker.after_read(consumer, consumer_id)
         if reduction.reads:
             # It adds to what is there: the next one, wherever it runs, has to come after it.
-            self._partition.after_write(reduction.consumer)
-            self._partition.after_read(reduction.consumer)
+            self._partition.after_write(consumer, consumer_id)
+            self._partition.after_read(consumer, consumer_id)
 
     def _admit_after_reduction(self, optimizer: Any, writer: _Writer) -> None:
         index = self._buckets.index(optimizer, writer.key)
         # The hook swaps the buffers after the reduction, in which some releases reset the index.
         swaps = optimizer.contiguous_gradients and optimizer.overlap_comm
-        self._admit(optimizer, writer.key, 1 - index if swaps else index, writer.stream)
+        self._admit(optimizer, 1 - index if swaps else index, writer)
 
     def _waiting_outside(self, optimizer: Any, key: Key) -> list[torch.Tensor | None]:
         """Return the gradients that wait for reduction and are in no bucket buffer."""
@@ -282,21 +303,27 @@ class ZeroOrdering:
         param = self._buckets.oversized(optimizer, key)
         return [] if param is None else [optimizer.get_gradient_for_reduction(param)]
 
-    def _keep_gradients_alive(
-        self, optimizer: Any, gradients: list[torch.Tensor | None], user: Stream
-    ) -> None:
+    def _autograd_keeps_alive(self, optimizer: Any) -> bool:
+        """Return whether a gradient outlives its use on the current stream without our doing.
+
+        Autograd keeps what a hook takes from another stream until the hook's own stream is done
+        with it; not so a sum that an earlier backward began. ZeRO-1 without overlap takes all
+        gradients at the end of a backward, in no hook.
+        """
+        if not in_backward() or _versions.sums_up_gradients_of_several_backwards(optimizer):
+            return False
+        return _takes_gradients_in_hooks(optimizer)
+
+    def _keep_gradients_alive(self, gradients: list[torch.Tensor | None], user: Stream) -> None:
         """Keep gradients, which belong to the stream that computed them, until ``user`` is done.
 
-        The host drops them as soon as the work on ``user`` is submitted. In a hook, autograd has
-        already seen to it for the hook's own stream.
+        The host drops them as soon as the work on ``user`` is submitted.
         """
-        in_hook = optimizer.overlap_comm or optimizer.partition_gradients
-        if in_hook and not self._is_shared_with(user):
+        if "gradient: keep-alive" in self._skip or not self._is_shared_with(user):
             return
-        if "gradient: keep-alive" not in self._skip:
-            for gradient in gradients:
-                if gradient is not None:
-                    self._backend.keep_alive(gradient, user)
+        for gradient in gradients:
+            if gradient is not None:
+                self._backend.keep_alive(gradient, user)
 
     # -- the end of a backward, and the step -------------------------------------------------------
 
@@ -306,23 +333,23 @@ class ZeroOrdering:
     def after_epilogue(self, optimizer: Any) -> None:
         self._in_epilogue = False
         # It has read and put together what the reductions of this backward left.
-        stream = self._current_stream()
-        self._partition.after_write(stream)
-        self._partition.after_read(stream)
+        stream, stream_id = self._current_stream()
+        self._partition.after_write(stream, stream_id)
+        self._partition.after_read(stream, stream_id)
 
     def before_step(self, optimizer: Any) -> None:
-        stream = self._current_stream()
-        self._partition.before_read(stream)
+        stream, stream_id = self._current_stream()
+        self._partition.before_read(stream, stream_id)
         self._keep_partition_alive(optimizer, stream)
 
     def after_step(self, optimizer: Any) -> None:
         # The next backward's reductions come after it, and so does what they allocate.
-        self._partition.after_read(self._current_stream())
+        self._partition.after_read(*self._current_stream())
 
     def _end_backward(self, optimizer: Any) -> None:
         """Prepare for the buffers being freed: all of their reductions have been submitted."""
-        stream = self._current_stream()
-        self._partition.before_write(stream)
+        stream, stream_id = self._current_stream()
+        self._partition.before_write(stream, stream_id)
         self._keep_partition_alive(optimizer, stream)
         if "bucket: release->free" in self._skip:
             return
@@ -355,10 +382,11 @@ class ZeroOrdering:
         """Return whether any stream but ``stream`` has to do with the gradients."""
         return len(self._streams) > 1 or self._backend.stream_id(stream) not in self._streams
 
-    def _current_stream(self) -> Stream:
+    def _current_stream(self) -> tuple[Stream, StreamId]:
         stream = self._backend.current_stream()
-        self._streams.add(self._backend.stream_id(stream))
-        return stream
+        stream_id = self._backend.stream_id(stream)
+        self._streams.add(stream_id)
+        return stream, stream_id
 
     def _tracker(self, memory: str) -> ProducerTracker:
         prefix = f"{memory}: "
@@ -366,6 +394,11 @@ class ZeroOrdering:
         return ProducerTracker(
             self._backend, pool=self._pool, skip_edges=cast("frozenset[Edge]", frozenset(skip))
         )
+
+
+def _takes_gradients_in_hooks(optimizer: Any) -> bool:
+    """Return whether a gradient is put into its bucket by its hook: not in ZeRO-1 in order."""
+    return bool(optimizer.overlap_comm or optimizer.partition_gradients)
 
 
 class ZeroSynchronizing:

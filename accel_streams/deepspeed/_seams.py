@@ -76,7 +76,7 @@ def _around_init(wrapped: _Wrapped, instance: Any, args: _Arguments, kwargs: _Ke
 
 def _guards_of(optimizer: Any) -> tuple[Guard, ...]:
     """Return what guards the optimizer: nothing if the accelerator isn't one of this package's."""
-    guards: tuple[Guard, ...] | None = vars(optimizer).get(_GUARDS)
+    guards: tuple[Guard, ...] | None = optimizer.__dict__.get(_GUARDS)
     if guards is None:
         backend = _backend_in_use()
         if backend is None:
@@ -251,9 +251,7 @@ def _around_epilogue(wrapped: _Wrapped, instance: Any, args: _Arguments, kwargs:
             guard.after_epilogue(instance)
 
 
-def _call(
-    guards: tuple[Guard, ...], wrapped: _Wrapped, args: _Arguments, kwargs: _Keywords
-) -> Any:
+def _call(guards: tuple[Guard, ...], wrapped: _Wrapped, args: _Arguments, kwargs: _Keywords) -> Any:
     """Call a seam of the backward, without DeepSpeed's own waits if they are not needed."""
     if not guards or not guards[0].replaces_waits:
         return wrapped(*args, **kwargs)

@@ -44,6 +44,7 @@ __all__ = [
     "missing_for_zero3",
     "parameters_of",
     "partition_tensors",
+    "sums_up_gradients_of_several_backwards",
     "ulysses_stream",
     "unsupported",
     "waits_are_for_what_is_tracked",
@@ -153,6 +154,9 @@ class Buckets(Protocol):
     def reduced_by(self, optimizer: Any, comm_dtype: Any) -> list[Key]:
         """Return the keys that ``reduce_ipg_grads(comm_dtype)`` reduces; None stands for all."""
 
+    def allocated(self, optimizer: Any) -> bool:
+        """Return whether the buffers of this backward exist."""
+
     def elements(self, optimizer: Any, key: Key) -> int:
         """Return how many gradient elements wait for reduction."""
 
@@ -181,6 +185,9 @@ class _Buckets:
 
     def reduced_by(self, optimizer: Any, comm_dtype: Any) -> list[Key]:
         return self.keys(optimizer) if comm_dtype is None else [comm_dtype]
+
+    def allocated(self, optimizer: Any) -> bool:
+        return bool(getattr(optimizer, "ready_for_gradients", False))
 
     def elements(self, optimizer: Any, key: Key) -> int:
         return int(optimizer.ipg_buckets[key].elements)
@@ -212,6 +219,10 @@ class _FlatBucket:
 
     def reduced_by(self, optimizer: Any, comm_dtype: Any) -> list[Key]:
         return [None]
+
+    def allocated(self, optimizer: Any) -> bool:
+        # Called once a backward, before the buffers are allocated anew.
+        return False
 
     def elements(self, optimizer: Any, key: Key) -> int:
         return int(optimizer.elements_in_ipg_bucket)
@@ -276,6 +287,11 @@ def waits_are_for_what_is_tracked(optimizer: Any) -> bool:
     With ``cpu_offload`` they are also for copies to the host, and ZenFlow reduces temporary copies.
     """
     return not getattr(optimizer, "cpu_offload", False) and not getattr(optimizer, "zenflow", False)
+
+
+def sums_up_gradients_of_several_backwards(optimizer: Any) -> bool:
+    """Return whether a parameter's gradient may hold a sum that an earlier backward began."""
+    return getattr(optimizer, "gradient_accumulation_steps", 2) != 1
 
 
 def partition_tensors(optimizer: Any) -> Iterator[torch.Tensor]:

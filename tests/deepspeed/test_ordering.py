@@ -36,6 +36,7 @@ TWO_DTYPES = [
     for hook in TWO_PRODUCERS
     for stream, dtype in ((DEFAULT, "bf16"), (SIDE, "fp32"))
 ]
+BRANCHES = [replace(hook, branch=hook.stream == SIDE) for hook in TWO_PRODUCERS]
 OVERSIZED = [Hook(4, True, DEFAULT), Hook(40, False, SIDE), *TWO_PRODUCERS, Hook(30, True, SIDE)]
 
 Run = Callable[..., RecordingBackend]
@@ -60,6 +61,7 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> Run:
         for _ in (SIDE, OTHER):
             backend.new_stream()
         monkeypatch.setattr(_seams, "_backend_in_use", lambda: backend)
+        monkeypatch.setattr(_ordering, "in_backward", lambda: backend.in_backward)
         monkeypatch.setattr(_ordering, "skip_edges", set() if skip is None else {skip})
         optimizer_class = make_optimizer_class(config, backend)
         _seams._hook(module_with(optimizer_class))
@@ -96,7 +98,9 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize(
-    "hooks", [TWO_PRODUCERS, OVERSIZED, TWO_DTYPES], ids=["small", "oversized", "two dtypes"]
+    "hooks",
+    [TWO_PRODUCERS, OVERSIZED, TWO_DTYPES, BRANCHES],
+    ids=["small", "oversized", "two dtypes", "branches"],
 )
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 class TestEveryConfiguration:
@@ -186,6 +190,7 @@ hooks_strategy = st.lists(
         owned=st.booleans(),
         stream=st.sampled_from([DEFAULT, SIDE, OTHER]),
         dtype=st.sampled_from(DTYPES),
+        branch=st.booleans(),
     ),
     min_size=1,
     max_size=14,

@@ -54,6 +54,8 @@ class Hook:
     owned: bool
     stream: int
     dtype: str = "bf16"
+    branch: bool = False
+    """The gradient is computed on the hook's stream too: a branch of the model runs there."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,7 @@ def make_optimizer_class(config: Config, backend: RecordingBackend) -> Any:
             self.grads_in_partition_offset = 0
             self.extra_large_param_to_reduce: Any = None if config.flat else {}
             self.ready_for_gradients = False
+            self.gradient_accumulation_steps = 1
             if config.flat:
                 for name in _FlatAttributes._names.values():
                     setattr(self, name, getattr(_Bucket(), _short(name)))
@@ -296,24 +299,30 @@ def train_step(
 ) -> None:
     """Run one backward with these hooks, and the step, as torch's autograd engine does.
 
-    The gradients are computed on the stream ``caller``. A hook's stream waits for them before, and
-    the caller waits for every hook's stream after. Then the optimizer's memory is used again.
+    The gradients are computed on the stream ``caller``, or those of a branch on the hook's own. A
+    hook's stream waits for them before, and the caller waits for every hook's stream after. Then
+    the optimizer's memory is used again.
     """
     caller_stream = RecordingStream(caller)
     with backend.use_stream(caller_stream):
         for param, hook in zip(optimizer.params, hooks, strict=True):
-            param.grad = backend.allocate(param.numel())
-            backend.launch("backward", (param.grad, WRITE))
+            if hook.branch:
+                backend.order(caller, hook.stream)
+            with backend.use_stream(RecordingStream(hook.stream if hook.branch else caller)):
+                param.grad = backend.allocate(param.numel())
+                backend.launch("backward", (param.grad, WRITE))
             backend.order(caller, hook.stream)
-            if hook.stream != caller:
+            if hook.stream != param.grad.owner:
                 # The engine itself keeps what a node on another stream takes.
                 backend._add("record_stream", (0, hook.stream), param.grad.block)
             with backend.use_stream(RecordingStream(hook.stream)):
                 backend.launch("accumulate", (param.grad, READ_WRITE))
+                backend.in_backward = True
                 optimizer.process_gradients(param, 0)
         for hook in hooks:
             backend.order(hook.stream, caller)
-        optimizer.reduce_gradients()
+        optimizer.reduce_gradients()  # A final callback: it still counts as inside the backward.
+        backend.in_backward = False
         optimizer.step()
 
 

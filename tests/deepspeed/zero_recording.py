@@ -71,6 +71,7 @@ class RecordingBackend:
     kept_alive: list[tuple[int, int]] = field(default_factory=list)
     """Each block kept alive, and for which stream."""
     labels: dict[str, int] = field(default_factory=dict)
+    in_backward: bool = False
 
     name = "recording"
     device_type = "recording"
