@@ -164,6 +164,7 @@ class Collectives:
         for number, _, _, mode in accesses:
             if mode & WRITE:
                 self._by_block[number] = ended
+            self._keep(communicator, number)
         result = func(*args, **kwargs)
         self._recorder.deliver_if_full()
         return result
@@ -187,8 +188,14 @@ class Collectives:
             left, state.pending = state.pending, None
         if left is pending:
             self._recorder.launch(pending, pending.stream or stream)
+        for number, *_ in accesses:
+            self._keep(pending.stream or stream, number)
         self._recorder.deliver_if_full()
         return result
+
+    def _keep(self, stream: StreamKey, block: int) -> None:
+        """Note that the library keeps a collective's memory from reuse, or its tensors alive."""
+        self._recorder.emit("record_stream", stream, block)
 
     def run_wait_tensor(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the wait of a functional collective."""

@@ -135,6 +135,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if plan is None:
             plan = self._plan(func)
         if plan.kind == "view":
+            if self.streams.in_backward:
+                # Some steps of a backward pass do nothing else.
+                self.streams.note_node(self.recorder.state)
             return func(*args, **kwargs) if kwargs else func(*args)
         by_storage = self.storages.by_storage
         accesses: list[Access] = []

@@ -77,6 +77,8 @@ class Recorder:
         self._delivering = threading.RLock()
         # What has died. Not recorded at once: memory may be freed anywhere, also under the lock.
         self.dead: deque[tuple[StreamKey | None, int]] = deque()
+        # Freed, and not yet handed out again, by the stream that owns it.
+        self._free: dict[StreamKey, list[int]] = {}
         self._local = threading.local()
         self._threads = itertools.count()
 
@@ -108,11 +110,19 @@ class Recorder:
             if stream is None:
                 continue
             thread = self.state.index
-            for kind in ("free", "reuse"):
-                # torch's allocators hand a block out again at once, to its own stream, and wait for
-                # the streams that record_stream has named: from here on it counts as handed out.
-                with self.lock:
-                    self.buffer.append((kind, next(self.numbers), thread, stream, block))
+            with self.lock:
+                self.buffer.append(("free", next(self.numbers), thread, stream, block))
+            self._free.setdefault(stream, []).append(block)
+
+    def hand_out(self, stream: StreamKey) -> None:
+        """Record that memory is allocated on a stream: what is free there may be used for it.
+
+        torch's allocators hand a block out to its own stream without waiting for any other one,
+        except for those that record_stream has named.
+        """
+        self.bury()
+        for block in self._free.pop(stream, ()):
+            self.emit("reuse", stream, block)
 
     def launch(self, pending: Pending, stream: StreamKey) -> None:
         """Record an operation's launch."""

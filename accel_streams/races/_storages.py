@@ -89,6 +89,7 @@ class Storages:
                 block.owner = stream
                 if backward:
                     self._gradients[block.number] = stream
+                self._recorder.hand_out(stream)
                 self._recorder.emit("alloc", stream, block.number, block.nbytes, source)
         return block
 

@@ -388,6 +388,7 @@ class CudaStreams(_Common):
             (trace.EventSynchronizationCallbacks, self._synchronize_event),
             (trace.StreamSynchronizationCallbacks, self._synchronize_stream),
             (trace.DeviceSynchronizationCallbacks, self._synchronize_device),
+            (trace.MemoryAllocationCallbacks, self._allocate),
         ):
             registry.add_callback(callback)
             self._callbacks.append((registry, callback))
@@ -470,6 +471,10 @@ class CudaStreams(_Common):
         if pending is not None and pending.stream is not None and pending.stream[0] == device:
             self.recorder.launch_pending(state)
         self.recorder.emit("sync_device", device, place())
+
+    def _allocate(self, address: int) -> None:
+        # Its size isn't told; what matters here is whose memory may be used for it.
+        self.recorder.hand_out(self.current(self._cuda.current_device()))
 
     # What the looker asks
 
