@@ -275,10 +275,12 @@ class GenericAccelerator(StreamsMixin, DeepSpeedAccelerator):  # type: ignore[mi
     def LongTensor(self) -> Callable[..., torch.Tensor]:
         return self._constructor(torch.long)
 
-    if _versions.leaves_pinning_to_the_device(DeepSpeedAccelerator):
+    if _versions.leaves_to_the_device(DeepSpeedAccelerator, "pin_memory"):
 
         def pin_memory(self, tensor: torch.Tensor, align_bytes: int = 1) -> torch.Tensor:
             return tensor.pin_memory()
+
+    if _versions.leaves_to_the_device(DeepSpeedAccelerator, "is_pinned"):
 
         def is_pinned(self, tensor: torch.Tensor) -> bool:
             return tensor.is_pinned()

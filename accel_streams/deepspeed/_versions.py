@@ -40,7 +40,7 @@ __all__ = [
     "fpdt_methods",
     "gathering_stream",
     "installed_version",
-    "leaves_pinning_to_the_device",
+    "leaves_to_the_device",
     "missing_for_zero3",
     "parameters_of",
     "partition_tensors",
@@ -320,12 +320,13 @@ def _reduced_gradients(optimizer: Any) -> Iterator[torch.Tensor]:
                     yield gradient
 
 
-def leaves_pinning_to_the_device(accelerator_class: type) -> bool:
-    """Return whether an accelerator has to pin memory itself: up to 0.19.4.
+def leaves_to_the_device(accelerator_class: type, method: str) -> bool:
+    """Return whether an accelerator has to define ``method`` itself.
 
-    Later ones do it in the abstract class, with another signature.
+    From 0.19.5 on the abstract class pins memory, from 0.19.6 on it also tells what is pinned, both
+    with other signatures.
     """
-    return "pin_memory" in getattr(accelerator_class, "__abstractmethods__", ())
+    return method in getattr(accelerator_class, "__abstractmethods__", ())
 
 
 # -- ZeRO-3 and sequence parallelism ----------------------------------------------------------

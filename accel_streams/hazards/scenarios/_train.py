@@ -119,8 +119,8 @@ class Mixture(nn.Module):
             num_experts=2,
             ep_size=1,
             k=1,
-            capacity_factor=4.0,
-            min_capacity=8,
+            capacity_factor=2.0,
+            min_capacity=0,
             use_rts=False,
         )
 
@@ -165,6 +165,14 @@ class Towers(nn.Module):
         return (outputs[0].float() * outputs[1].float()).pow(2).sum()
 
 
+class HostAdamW(torch.optim.AdamW):
+    """AdamW with the argument that ZenFlow passes; DeepSpeed's own has to be compiled."""
+
+    def step(self, closure: Any = None, step_id: int | None = None) -> Any:  # type: ignore[override]
+        """Take a step."""
+        return super().step(closure)
+
+
 def _wait(stream: torch.Stream, other: torch.Stream) -> None:
     if stream != other:
         stream.wait_stream(other)
@@ -188,6 +196,8 @@ def config_of(case: Case) -> dict[str, Any]:
         "reduce_scatter": case.reduce_scatter,
         "reduce_bucket_size": case.bucket,
     }
+    # ZenFlow reads the settings of the optimizer that it is given here.
+    config_optimizer: dict[str, Any] = {}
     if not case.multi_rank:
         zero["use_multi_rank_bucket_allreduce"] = False
     if case.persistence is not None:
@@ -199,6 +209,7 @@ def config_of(case: Case) -> dict[str, Any]:
     if case.offload == "parameters":
         zero["offload_param"] = {"device": "cpu", "pin_memory": case.pinned}
     if case.zenflow:
+        config_optimizer["optimizer"] = {"type": "AdamW", "params": {"lr": 1e-2}}
         zero["zenflow"] = {
             "topk_ratio": 0.25,
             "select_strategy": "step",
@@ -217,6 +228,7 @@ def config_of(case: Case) -> dict[str, Any]:
         "steps_per_print": 1 << 30,
         # From the third step on it would let the host wait for the device, twice a step.
         "timers": {"throughput": {"enabled": False}},
+        **config_optimizer,
     }
     if case.dtype == "autocast":
         # A bucket for each of two dtypes.
@@ -250,10 +262,11 @@ def run(settings: Mapping[str, object]) -> None:
 def make_engine(case: Case) -> Any:
     """Return the engine, with the views dropped that would hide a second stream with hooks."""
     torch.manual_seed(0)
-    # Before the optimizer is made: to move a model may mean to make its parameters anew.
-    model = Towers(case).to(get_accelerator().current_device_name())
-    if not case.moe:
-        model = model.to(_DTYPES.get(case.dtype, torch.float32))
+    # Made where it stays: to move a model may mean to make its parameters anew, and what DeepSpeed
+    # has noted on those of an expert would be lost.
+    with torch.device(get_accelerator().current_device_name()):
+        model = Towers(case)
+    model = model.to(_DTYPES.get(case.dtype, torch.float32))
     groups: Any = model.parameters()
     if case.moe:
         from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
@@ -263,7 +276,7 @@ def make_engine(case: Case) -> Any:
         )
     engine, *_ = deepspeed.initialize(
         model=model,
-        optimizer=torch.optim.AdamW(groups, lr=1e-2),
+        optimizer=(HostAdamW if case.zenflow else torch.optim.AdamW)(groups, lr=1e-2),
         config=config_of(case),
     )
     if case.producers in ("sides", "freed"):
