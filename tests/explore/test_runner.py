@@ -251,7 +251,12 @@ def test_no_process_outlives_the_command(
     command = [sys.executable, "-m", "accel_streams.cli", "explore", "--device", PLAIN, "--"]
     command += [plain_script, "--fail", "hang", "--notes", str(notes)]
     environment = {**os.environ, "TMPDIR": str(temporary)}
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    # A shell's background job ignores Ctrl-C, and so would the command that inherits this.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    finally:
+        signal.signal(signal.SIGINT, before)
     try:
         deadline = time.monotonic() + 60
         while len(list(notes.iterdir())) < 6:
