@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
+from importlib import metadata
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +14,7 @@ import wrapt
 from accel_streams import _registry, _settings
 from accel_streams._backend import Backend
 from accel_streams._errors import AccelStreamsError, BrokenBackendError
-from accel_streams.deepspeed import _seams
+from accel_streams.deepspeed import _seams, _versions
 
 __all__ = ["install", "on_real_accelerator"]
 
@@ -95,11 +97,7 @@ def _use(module: Any, backend: Backend) -> None:
     except AccelStreamsError:
         raise
     except Exception as exc:
-        raise BrokenBackendError(
-            f"The backend {backend.name!r} can't make its DeepSpeed accelerator: "
-            f"{type(exc).__name__}: {exc}. Report this to its authors: {backend.url}",
-            name=backend.name,
-        ) from exc
+        raise BrokenBackendError(_why_not_made(backend, exc), name=backend.name) from exc
     _seams.hook_optimizers()
     module.set_accelerator(accelerator)
     wrapt.register_post_import_hook(lambda alias: _use_alias(alias, accelerator), _ALIAS)
@@ -107,6 +105,27 @@ def _use(module: Any, backend: Backend) -> None:
         from accel_streams.races._process import watch_process
 
         watch_process(backend.device_type, races_mode)
+
+
+def _why_not_made(backend: Backend, error: Exception) -> str:
+    origins = [info.origin for info in _registry.registered() if info.name == backend.name]
+    origin = f" (of {origins[0]})" if origins else ""
+    hint = ""
+    # Python's own words for a class that lacks what its abstract base class asks for.
+    if isinstance(error, TypeError) and "abstract" in str(error):
+        hint = (
+            "Its accelerator class was written for another release of DeepSpeed: install a version "
+            "of the backend for this one, or a DeepSpeed that it was written for. "
+        )
+    version = _versions.installed_version()
+    if version == "unknown":  # DeepSpeed looks for its accelerator before it says its version.
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            version = metadata.version("deepspeed")
+    return (
+        f"The backend {backend.name!r}{origin} can't make an accelerator for DeepSpeed "
+        f"{version}: {type(error).__name__}: {error}. {hint}"
+        f"Report this to its authors: {backend.url}"
+    )
 
 
 def _use_alias(module: Any, accelerator: Any) -> None:
