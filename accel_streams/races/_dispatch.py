@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from accel_streams.races._collectives import Collectives
-from accel_streams.races._declare import declaring
+from accel_streams.races._declare import declaring, note_triton
 from accel_streams.races._operators import LIST, Plan, plan_of
 from accel_streams.races._patching import Patches
 from accel_streams.races._race import StreamNames
@@ -49,6 +49,7 @@ class DispatchSource:
         streams.install()
         self._mode.collectives.install()
         self._follow_threads()
+        note_triton()
         declaring.append(self._mode)
         self._mode.others = threading.active_count() - 1
         self._mode.__enter__()  # type: ignore[no-untyped-call]
@@ -118,6 +119,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # Threads that ran before: nobody sees what they do.
         self.others = 0
         self.opaque: Counter[str] = Counter()
+        self.undeclared: Counter[str] = Counter()
         self.failed = 0
         self._plans: dict[Any, Plan] = {}
         self._pinned: dict[int, Block] = {}
@@ -439,12 +441,21 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.recorder.emit("launch", key, name, tuple(accesses), source)
         return self.recorder.deliver_if_full
 
+    def launched_unseen(self, name: str) -> None:
+        """Note a kernel that nobody declared."""
+        self.undeclared[name] += 1
+
     def unseen(self) -> list[str]:
         """Say what could not be seen."""
         told = []
         for name, count in sorted(self.opaque.items()):
             times = f" ({count:,} times)" if count > 1 else ""
             told.append(f"what {name} accesses{times}: it has no schema that says so")
+        for name, count in sorted(self.undeclared.items()):
+            told.append(
+                f"what the Triton kernel {name} accesses ({count:,} launches): declare it with "
+                "accel_streams.races.kernel"
+            )
         if self.collectives.unlinked:
             names = ", ".join(sorted(self.collectives.unlinked))
             told.append(f"where the host or a stream waits for {names}, started from C++")
