@@ -103,7 +103,7 @@ class Training:
 
     def checked(self) -> None:
         analyser = Analyser()
-        fake.start_trace(sink=analyser.feed)
+        fake.start_trace(brief=True, sink=analyser.feed)
         try:
             self.plain()
         finally:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from accel_streams import _handover
 from accel_streams.fake._extension import extension
 
 __all__ = ["flush_trace", "listen", "start_trace", "stop_trace"]
@@ -30,10 +31,12 @@ class _Sharing:
         self.lock = threading.RLock()
         self.recording = False
         self.sources = True
+        self.brief = False
         self.sink: Sink | None = None
         # What was handed out while somebody records without a sink.
         self.kept: Records = []
         self.listeners: list[Sink] = []
+        self.on = False
 
     @property
     def handing_out(self) -> bool:
@@ -59,19 +62,47 @@ class _Sharing:
     def configure(self) -> None:
         """Have the device record for those who are there now."""
         module = extension()
+        on = self.recording or bool(self.listeners)
         module.trace_sources(self.sources or bool(self.listeners))
         module.trace_sink(self.deliver if self.handing_out else None, _SINK_RECORDS)
-        module.trace_enable(self.recording or bool(self.listeners))
+        # Listeners look for races and need no more.
+        module.trace_brief(self.brief or not self.recording)
+        if on and not self.on:
+            module.trace_enable(True)
+            _handover.start(_threads)
+            module.trace_backward(_handover.note_backward)
+        elif self.on and not on:
+            module.trace_backward(None)
+            _handover.stop(_threads)
+            module.trace_enable(False)
+        self.on = on
 
 
+class _Threads:
+    """Notes the hand-overs between host threads in the trace."""
+
+    def thread(self) -> int:
+        return int(extension().host_thread())
+
+    def released(self, token: int, thread: int) -> None:
+        extension().trace_release(token, thread)
+
+    def acquired(self, token: int) -> None:
+        extension().trace_acquire(token)
+
+
+_threads = _Threads()
 _sharing = _Sharing()
 
 
-def start_trace(*, sources: bool = True, sink: Sink | None = None) -> None:
+def start_trace(*, sources: bool = True, brief: bool = False, sink: Sink | None = None) -> None:
     """Record what is submitted and what runs, from now on.
 
     Args:
         sources: Note for each operation the innermost line of Python outside torch.
+        brief: Leave out what the search for races does not need: what runs, and when, and memory
+            that one stream uses and that soon ends. For a sink that is an analyser; pictures need
+            all.
         sink: Called with records as they gather, so that a long run needs no memory for them. It is
             called by one thread at a time, whichever queues work, with Python's collector of
             reference cycles paused.
@@ -84,6 +115,7 @@ def start_trace(*, sources: bool = True, sink: Sink | None = None) -> None:
         else:
             extension().trace_take()
         _sharing.recording, _sharing.sources, _sharing.sink = True, sources, sink
+        _sharing.brief = brief
         _sharing.kept = []
         _sharing.configure()
 
@@ -96,8 +128,6 @@ def stop_trace() -> Records:
     module = extension()
     module.drain()
     with _sharing.lock:
-        if not _sharing.listeners:
-            module.trace_enable(False)
         if _sharing.handing_out or _sharing.kept:
             _sharing.deliver()
             records = _sharing.kept
@@ -112,7 +142,8 @@ def stop_trace() -> Records:
 def listen(sink: Sink) -> Callable[[], None]:
     """Have ``sink`` called with records from now on, whoever else records; return what ends that.
 
-    It is called as ``start_trace`` calls its sink. Nothing that is queued has to run for it.
+    It gets what the search for races needs (see ``brief`` of ``start_trace``), or more. It is
+    called as ``start_trace`` calls its sink. Nothing that is queued has to run for it.
     """
     with _sharing.lock:
         if _sharing.handing_out or _sharing.recording:

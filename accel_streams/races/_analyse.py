@@ -1,9 +1,9 @@
 """Happens-before analysis of a trace: find the conflicting accesses that nothing orders.
 
 Order comes from: the submission order of one stream; a wait for a recording of an event; a host
-synchronisation, for everything that the host submits later. Submission alone orders nothing between
-streams. Handing out memory (`alloc`, and `reuse` after a free) counts as a write of the whole block
-on the stream that owns it.
+synchronisation, for everything that the same host thread submits later, and other threads after it
+has handed over to them. Submission alone orders nothing between streams. Handing out memory
+(`alloc`, and `reuse` after a free) counts as a write of the whole block on the stream that owns it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from accel_streams._errors import TraceFormatError
-from accel_streams.races._clocks import Clocks, StreamClock
+from accel_streams.races._clocks import Clocks, HostClock, StreamClock, joined
 from accel_streams.races._findings import Findings, Names, Side
 from accel_streams.races._memory import ALONE_AT_MOST, SHARED, UNTOUCHED, Block, Cell, Stamp
 from accel_streams.races._race import Race, StreamNames
-from accel_streams.races._records import FIELDS, READ, WRITE, Record
+from accel_streams.races._records import FIELDS, READ, WRITE, Access, Record
+from accel_streams.races._strides import check_shape
 
 __all__ = ["Analyser"]
 
@@ -24,8 +25,8 @@ class Analyser:
     """Find races in a trace while it is being made.
 
     Records are fed in chunks, in the order of submission. Memory is bounded by the streams times
-    the byte intervals in use and by the recordings of events that the host hasn't seen complete,
-    not by the length of the trace. ``device_type`` is what the trace's device is called in reports.
+    the sets of bytes in use and by the recordings of events that somebody may still wait for, not
+    by the length of the trace. ``device_type`` is what the trace's device is called in reports.
     """
 
     def __init__(self, device_type: str = "fake") -> None:
@@ -34,6 +35,7 @@ class Analyser:
         self._blocks: dict[int, Block] = {}
         self._findings = Findings()
         self._operations = 0
+        self._unseen: dict[str, int] = {}
         self._last_seq = -1
         self._failure: TraceFormatError | None = None
         self._handlers: dict[str, Callable[[Record], None]] = {
@@ -47,6 +49,10 @@ class Analyser:
             "free": self._free,
             "reuse": self._reuse,
             "name": self._name,
+            "drop": self._drop,
+            "release": self._release,
+            "acquire": self._acquire,
+            "left_out": self._left_out,
         }
 
     @property
@@ -60,10 +66,18 @@ class Analyser:
         return self._findings.total
 
     @property
+    def unseen(self) -> list[str]:
+        """What could not be checked, in words: operations whose accesses nobody knows."""
+        return [
+            f"{name} ({count:,} time{'s' * (count > 1)}): nobody knows which memory it touches"
+            for name, count in self._unseen.items()
+        ]
+
+    @property
     def kept_accesses(self) -> int:
         """How many accesses are remembered.
 
-        The last ones by stream and live byte interval, and some of each block that one stream uses.
+        The last ones by stream and live set of bytes, and some of each block that one stream uses.
         """
         blocks = self._blocks.values()
         cells = (cell for block in blocks for cell in block.cells.values())
@@ -79,8 +93,7 @@ class Analyser:
         """
         self._refuse_if_failed()
         clocks = self._clocks
-        streams, host = clocks.streams, clocks.host
-        submitting = clocks.submitting
+        streams, hosts, changes = clocks.streams, clocks.hosts, clocks.changes
         blocks, check, handlers = self._blocks, self._check, self._handlers
         read, write, both, room = READ, WRITE, READ | WRITE, ALONE_AT_MOST
         last_seq, launches = self._last_seq, 0
@@ -96,13 +109,25 @@ class Analyser:
                         _out_of_order(record, last_seq)
                     last_seq = seq
                     launches += 1
+                    host = hosts.get(thread)
+                    if host is None:
+                        host = clocks.host(thread)
+                    if host.checked != changes[0]:
+                        clocks.look_around(host)
+                    if host.behind or accesses is None:
+                        accesses = self._inherited(record, host)
                     state = streams.get(key)
-                    if state is None or state.host_version != host.version:
-                        state = submitting(key, thread)
+                    if state is None or state.told is not host.vector:
+                        state = clocks.submitting(key, host)
                     me = state.index
                     stamp = (state.vector[me], record, state.issuer)
                     for access in accesses:
-                        number, lo, hi, mode = access
+                        shape = None
+                        try:
+                            number, lo, hi, mode = access
+                        except ValueError:
+                            number, lo, hi, mode, shape = access
+                            check_shape(lo, hi, shape)
                         try:
                             block = blocks[number]
                         except KeyError:
@@ -118,11 +143,13 @@ class Analyser:
                                 alone.append((access, stamp))
                                 continue
                             block.compare()
-                        cell = block.cells.get((lo, hi))
+                        cell = block.cells.get((lo, hi, shape))
                         if cell is None:
-                            cell = block.cell(lo, hi, host.vector)
+                            if block.crowded():
+                                block.tidy(clocks.settled())
+                            cell = block.cell(lo, hi, shape)
                         if block.sole == SHARED:
-                            check(state, stamp, block, cell, mode)
+                            check(state, state.vector, stamp, block, cell, mode)
                         if mode == read:
                             cell.reads[me] = stamp
                         elif mode == write:
@@ -154,6 +181,26 @@ class Analyser:
             self._last_seq = last_seq
             self._operations += launches
 
+    def _inherited(self, record: Record, host: HostClock) -> tuple[Access, ...]:
+        """Return the accesses of a launch; its thread has come after the blocks' allocations."""
+        accesses: tuple[Access, ...] | None = record[5]
+        if accesses is None:
+            name: str = record[4]
+            self._unseen[name] = self._unseen.get(name, 0) + 1
+            return ()
+        for access in accesses:
+            block = self._blocks.get(access[0])
+            if block is not None and block.born is not None:
+                host.take(block.born)
+        return accesses
+
+    def _user(self, block: Block, thread: int) -> HostClock:
+        """Return the clock of a host thread that does something with ``block``."""
+        host = self._clocks.host(thread)
+        if block.born is not None:
+            host.take(block.born)
+        return host
+
     def _record(self, record: Record) -> None:
         _, _, thread, key, _ = record
         self._clocks.record(key, thread, record)
@@ -176,10 +223,27 @@ class Analyser:
         _, _, thread, device, _ = record
         self._clocks.synchronize_device(device, thread)
 
+    def _drop(self, record: Record) -> None:
+        _, _, _, record_seq = record
+        self._clocks.drop(record_seq)
+
+    def _release(self, record: Record) -> None:
+        _, _, thread, token = record
+        self._clocks.release(thread, token)
+
+    def _acquire(self, record: Record) -> None:
+        _, _, thread, token = record
+        self._clocks.acquire(thread, token)
+
+    def _left_out(self, record: Record) -> None:
+        _, _, _, count = record
+        self._operations += count
+
     def _alloc(self, record: Record) -> None:
-        _, _, _, key, number, _, _ = record
+        _, _, thread, key, number, _, _ = record
         # Only the stream's own epoch matters here, and that is no news from the host.
         state = self._clocks.streams.get(key) or self._clocks.stream(key)
+        host = self._clocks.hosts.get(thread) or self._clocks.host(thread)
         me = state.index
         block = self._blocks.get(number)
         if block is None:
@@ -189,31 +253,43 @@ class Analyser:
             block.sole = me
         else:
             block.allocated(record, me, state.vector[me])
+        if host.version:
+            block.born = host.now()
 
     def _record_stream(self, record: Record) -> None:
-        _, _, _, key, number = record
+        _, _, thread, key, number = record
         block = self._block(number)
+        self._user(block, thread)
         block.recorded |= {self._clocks.stream(key).index}
 
     def _free(self, record: Record) -> None:
-        _, seq, _, _, number = record
-        block = self._blocks.get(number) or self._block(number)
-        block.freed_at = seq
+        _, _, thread, _, number = record
+        block = self._blocks.get(number)
+        if block is None:
+            return
+        host = self._user(block, thread)
+        if block.alloc is not None and block.sole == block.owner and not block.recorded:
+            return  # What its own stream did needs no more than the order of that stream.
+        block.end(host.vector)
+        for index in block.recorded:
+            state = self._clocks.by_index[index]
+            block.end(state.vector)
+            # What the stream is given from now on is not covered.
+            state.vector[index] += 1
 
     def _reuse(self, record: Record) -> None:
-        _, seq, thread, key, number = record
+        _, _, thread, key, number = record
         block = self._blocks.pop(number, None)
         if block is None:
             return
         state = self._clocks.streams.get(key) or self._clocks.stream(key)
         if block.sole not in (UNTOUCHED, state.index):
-            state = self._clocks.submitting(key, thread)
-            if block.freed_at is None:
-                block.freed_at = seq
             block.compare()
-            whole = Cell(0, max([block.nbytes, *(hi for _, hi in block.cells)]))
+            whole = Cell(0, max([block.nbytes, *(hi for _, hi, _ in block.cells)]))
             whole.overlaps.extend(block.cells.values())
-            self._check(state, (state.vector[state.index], record, -1), block, whole, WRITE)
+            # Nothing is queued here, so the stream learns nothing of the host.
+            known = joined(joined(state.vector, self._clocks.host(thread).vector), block.freed)
+            self._check(state, known, (known[state.index], record, -1), block, whole, WRITE)
 
     def _name(self, record: Record) -> None:
         _, _, _, number, label = record
@@ -225,9 +301,19 @@ class Analyser:
             block = self._blocks[number] = Block(number)
         return block
 
-    def _check(self, state: StreamClock, stamp: Stamp, block: Block, cell: Cell, mode: int) -> None:
-        """Compare an access with the last conflicting ones of every stream."""
-        vector = state.vector
+    def _check(
+        self,
+        state: StreamClock,
+        vector: list[int],
+        stamp: Stamp,
+        block: Block,
+        cell: Cell,
+        mode: int,
+    ) -> None:
+        """Compare an access with the last conflicting ones of every stream.
+
+        ``vector`` is what comes before it.
+        """
         found: dict[int, Side] | None = None
         for other in (cell, *cell.overlaps):
             for stream, entry in other.writes.items():
@@ -247,10 +333,7 @@ class Analyser:
     ) -> None:
         second = Side(state.index, stamp)
         # The nearest first: it is the one to show of those from one place.
-        for seq, first in sorted(found.items(), reverse=True):
-            recorded = stamp[1][0] == "reuse" and first.stream in block.recorded
-            if recorded and seq < (block.freed_at or 0):
-                continue  # The allocator itself waits for these.
+        for _, first in sorted(found.items(), reverse=True):
             if mode == READ and first.stamp[1][0] == "alloc":
                 # Nothing but the allocation "wrote" what is read, or that write races as well.
                 continue

@@ -161,7 +161,7 @@ class Collectives:
             self.unlinked.add(called)
         else:
             state.last_collective.append(ended)
-        for number, _, _, mode in accesses:
+        for number, _, _, mode, *_ in accesses:
             if mode & WRITE:
                 self._by_block[number] = ended
             self._keep(communicator, number)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from accel_streams.races._clocks import Clocks
-from accel_streams.races._memory import Block, Stamp
+from accel_streams.races._memory import Block, Cell, Stamp
 from accel_streams.races._race import (
     Kind,
     Operation,
@@ -87,7 +87,7 @@ def _meet(first: Side, second: Side, block: int) -> _Meeting:
         (max(a[1], b[1]), min(a[2], b[2]), a[3], b[3])
         for a in _accesses(first.stamp[1], block)
         for b in _accesses(second.stamp[1], block)
-        if a[1] < b[2] and b[1] < a[2] and (a[3] | b[3]) & WRITE
+        if (a[3] | b[3]) & WRITE and _cell(a).meets(_cell(b))
     ]
     first_mode = functools.reduce(operator.or_, (pair[2] for pair in pairs))
     second_mode = functools.reduce(operator.or_, (pair[3] for pair in pairs))
@@ -103,6 +103,10 @@ def _meet(first: Side, second: Side, block: int) -> _Meeting:
         kind = "write-after-read"
     lo, hi = min(pair[0] for pair in pairs), max(pair[1] for pair in pairs)
     return _Meeting(kind, lo, hi, first_mode, second_mode)
+
+
+def _cell(access: Access) -> Cell:
+    return Cell(access[1], access[2], access[4] if len(access) == 5 else None)
 
 
 def _accesses(record: Record, block: int) -> list[Access]:

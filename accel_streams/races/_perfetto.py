@@ -73,7 +73,7 @@ def _metadata(name: str, process: int, thread: int, value: str) -> dict[str, Any
 def _launch(each: Slice, timeline: Timeline) -> dict[str, Any]:
     accesses = [
         f"{_MODES.get(mode, mode)} {timeline.labels.get(block, f'block {block}')} [{lo}, {hi})"
-        for block, lo, hi, mode in each.accesses
+        for block, lo, hi, mode, *_ in each.accesses
     ]
     return {
         "ph": "X",

@@ -19,11 +19,19 @@ which no thread submitted). The rest by kind:
 ``ran``          order, start_ns, end_ns: the operation ``seq`` ran (position in the run, virtual
                  clock); for pictures only, orders nothing
 ``name``         block, label: what to call a block in a report
+``drop``         record_seq: nobody can wait for that recording any more
+``release``      token: what the host thread knows can be taken over under the token
+``acquire``      token: the host thread has taken over what was released under the token last
+``left_out``     count: so many launches were left out of the trace because nothing they touch can
+                 race
 ===============  ======================================================================
 
-``stream`` is ``(device_index, stream_id)``. ``accesses`` is a tuple of ``(block, lo, hi, mode)``:
+``stream`` is ``(device_index, stream_id)``. ``accesses`` is None where nobody knows what the
+operation touches, else a tuple of ``(block, lo, hi, mode)`` or ``(block, lo, hi, mode, shape)``:
 ``block`` numbers an allocation (never a memory address: the address comes back, the number does
-not), ``[lo, hi)`` are bytes inside it, ``mode`` is `READ`, `WRITE` or both (``READ | WRITE``).
+not), ``[lo, hi)`` are bytes inside it, ``mode`` is `READ`, `WRITE` or both (``READ | WRITE``). With
+a ``shape`` ``(width, n1, s1, n2, s2, ...)``, longest stride first, they are not all of these bytes
+but the ``width`` bytes from ``lo + k1 * s1 + k2 * s2 + ...`` on, for every k below its n.
 ``source`` is None or ``(file, line, function)``; ``("autograd", 0, "MmBackward0")`` for a step of
 the backward pass, which has no Python frame.
 """
@@ -38,6 +46,7 @@ __all__ = [
     "WRITE",
     "Access",
     "Record",
+    "Shape",
     "Source",
     "StreamKey",
     "is_backward",
@@ -49,7 +58,8 @@ WRITE: Final = 2
 
 StreamKey: TypeAlias = tuple[int, int]
 Source: TypeAlias = tuple[str, int, str]
-Access: TypeAlias = tuple[int, int, int, int]
+Shape: TypeAlias = tuple[int, ...]
+Access: TypeAlias = tuple[int, int, int, int] | tuple[int, int, int, int, Shape]
 # Heterogeneous by kind; a source of traces builds millions of them, so no class wraps them.
 Record: TypeAlias = tuple[Any, ...]
 
@@ -67,6 +77,10 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "reuse": ("seq", "thread", "stream", "block"),
     "ran": ("seq", "order", "start_ns", "end_ns"),
     "name": ("seq", "thread", "block", "label"),
+    "drop": ("seq", "thread", "record_seq"),
+    "release": ("seq", "thread", "token"),
+    "acquire": ("seq", "thread", "token"),
+    "left_out": ("seq", "thread", "count"),
 }
 
 

@@ -120,7 +120,7 @@ def focus_of(timeline: Timeline, race: Race | None, buffer: str | None) -> int |
     users: dict[int, set[StreamKey]] = {}
     count: dict[int, int] = {}
     for each in timeline.slices:
-        for block, _, _, _ in each.accesses:
+        for block, *_ in each.accesses:
             users.setdefault(block, set()).add(each.stream)
             count[block] = count.get(block, 0) + 1
     if buffer is not None:

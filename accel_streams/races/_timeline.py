@@ -85,7 +85,7 @@ def read_timeline(records: Iterable[Record], memory: Collection[int] = ()) -> Ti
             times[seq] = (clock, clock + (1000 if kind == "launch" else 0))
             clock = times[seq][1]
         start, end = times[seq]
-        name, accesses = (record[4], record[5]) if kind == "launch" else (kind, ())
+        name, accesses = (record[4], record[5] or ()) if kind == "launch" else (kind, ())
         source = None if kind == "reuse" else record[-1]
         item = Slice(kind, seq, stream, name, accesses, source, start, end, ran)
         slices.append(item)

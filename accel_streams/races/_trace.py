@@ -1,6 +1,6 @@
 """The trace file: JSON lines, with a header, a version and an end.
 
-The first line is an object: ``{"format": "accel_streams.trace", "version": 1, "device_type": ...,
+The first line is an object: ``{"format": "accel_streams.trace", "version": 2, "device_type": ...,
 "stream_names": [[device_index, stream_id, label], ...], "info": {...}}``. Each following line is an
 array: a record as described in `_records`, except that a source is a number, introduced by a line
 ``["source", number, file, line, function]`` before its first use. The last line is
@@ -18,7 +18,7 @@ from typing import Any, Final, TextIO
 
 from accel_streams._errors import TraceFormatError
 from accel_streams.races._files import atomic_text
-from accel_streams.races._records import FIELDS, Record, Source, StreamKey
+from accel_streams.races._records import FIELDS, Access, Record, Source, StreamKey
 
 __all__ = [
     "FORMAT_VERSION",
@@ -29,7 +29,7 @@ __all__ = [
     "save_trace",
 ]
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 _FORMAT: Final = "accel_streams.trace"
 
 
@@ -134,8 +134,9 @@ def load_trace(path: str | os.PathLike[str], *, device_type: str | None = None) 
 
     ``device_type`` is what the trace must be of; None for any device.
 
-    Raise TraceFormatError when the file is something else, was cut off, was written by a newer
-    version, holds a malformed record, or is of another device; its ``path`` and ``line`` say where.
+    Raise TraceFormatError when the file is something else, was cut off, was written in another
+    version of the format, holds a malformed record, or is of another device; its ``path`` and
+    ``line`` say where.
     Raise OSError when the file can't be read.
     """
     name = os.fspath(path)
@@ -198,10 +199,18 @@ def _header(value: Any, name: str) -> TraceHeader:
     version = value.get("version")
     if not isinstance(version, int) or version < 1:
         raise _foreign(name)
+    if version < FORMAT_VERSION:
+        raise TraceFormatError(
+            f"{name} was written in version {version} of the trace format, which does not say how "
+            "host threads hand over to each other; this accel_streams reads version "
+            f"{FORMAT_VERSION}. Record the trace again.",
+            path=name,
+            line=1,
+        )
     if version > FORMAT_VERSION:
         raise TraceFormatError(
             f"{name} was written in version {version} of the trace format, and this accel_streams "
-            f"reads up to version {FORMAT_VERSION}. Upgrade accel_streams, or record the trace "
+            f"reads version {FORMAT_VERSION}. Upgrade accel_streams, or record the trace "
             "again with this one.",
             path=name,
             line=1,
@@ -255,11 +264,15 @@ def _stream(value: Any) -> StreamKey:
     return (_integer(device), _integer(number))
 
 
-def _accesses(value: Any) -> tuple[tuple[int, int, int, int], ...]:
-    return tuple(
-        (_integer(block), _integer(lo), _integer(hi), _integer(mode))
-        for block, lo, hi, mode in value
-    )
+def _accesses(value: Any) -> tuple[Access, ...] | None:
+    return None if value is None else tuple(_access(*access) for access in value)
+
+
+def _access(block: Any, lo: Any, hi: Any, mode: Any, shape: Any = None) -> Access:
+    plain = _integer(block), _integer(lo), _integer(hi), _integer(mode)
+    if shape is None:
+        return plain
+    return (*plain, tuple(map(_integer, shape)))
 
 
 _DECODE: Final[dict[str, Callable[[Any], Any]]] = {
@@ -270,6 +283,7 @@ _DECODE: Final[dict[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(
         (
             "block",
+            "count",
             "device_index",
             "end_ns",
             "nbytes",
@@ -278,6 +292,7 @@ _DECODE: Final[dict[str, Callable[[Any], Any]]] = {
             "seq",
             "start_ns",
             "thread",
+            "token",
         ),
         _integer,
     ),

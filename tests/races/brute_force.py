@@ -1,10 +1,17 @@
 """Two slow and simple judges of a trace, which share no code with the analyser.
 
-`by_execution` runs the program in every legal way: the device takes the next entry of any stream,
-a wait is passed once its recording has run, the host blocks at each synchronisation. A pair races
-when, in some run, the one submitted later runs while the earlier one has not.
+`by_execution` runs the program in every legal way. Each stream has a queue in which every operation
+has the place that it had in the run; it can run once its host thread has submitted it and what is
+before it has run, and a wait once its recording has run. A host thread goes through its own acts in
+order: it blocks at each synchronisation, and until what it uses exists (an allocation, a recording,
+what another thread has released). A pair races when, in some run, the one submitted later runs
+while the earlier one has not.
 
 `by_closure` builds the declared order as a graph and takes its transitive closure.
+
+Handing memory out again is no operation of a stream, nothing waits for it. It comes after all that
+the stream was given before, after what the host thread knew that frees the memory, and after what
+the streams named by record_stream were given before the free.
 
 What an analyser has to report follows from the pairs. It may report any of them. It must report,
 for each access, each byte and each other stream, the pair with the stream's last read and last
@@ -15,11 +22,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from accel_streams.races import READ, WRITE, Race, Record, StreamKey
 
 # The seq of the earlier and of the later operation, and the block.
 Pair = tuple[int, int, int]
+
+QUEUED = ("launch", "record", "wait", "alloc")
+SYNCS = ("sync_stream", "sync_event", "sync_device")
 
 
 @dataclass
@@ -29,168 +40,180 @@ class Touch:
     seq: int
     stream: StreamKey
     block: int
-    lo: int
-    hi: int
+    bytes: frozenset[int]
     mode: int
     kind: str
-    # Of a reuse: the streams that the allocator knew of, and when the block was freed.
-    covered: set[StreamKey] = field(default_factory=set)
-    freed_at: int = 0
+
+
+def bytes_of(access: tuple[Any, ...]) -> frozenset[int]:
+    """Return every byte of an access."""
+    _, lo, hi, _, *shapes = access
+    if not shapes:
+        return frozenset(range(lo, hi))
+    width, *dimensions = shapes[0]
+    found = {lo}
+    for count, stride in zip(dimensions[::2], dimensions[1::2], strict=True):
+        found = {byte + k * stride for byte in found for k in range(count)}
+    return frozenset(byte + more for byte in found for more in range(width))
 
 
 def touches(records: list[Record]) -> list[Touch]:
     """Return every access in order of submission."""
     found: list[Touch] = []
     extent: dict[int, int] = {}
-    covered: dict[int, set[StreamKey]] = {}
-    freed: dict[int, int] = {}
     for record in records:
         kind, seq = record[0], record[1]
         if kind == "launch":
-            for block, lo, hi, mode in record[5]:
-                found.append(Touch(seq, record[3], block, lo, hi, mode, kind))
+            for access in record[5]:
+                block, _, hi, mode = access[:4]
+                found.append(Touch(seq, record[3], block, bytes_of(access), mode, kind))
                 extent[block] = max(extent.get(block, 0), hi)
         elif kind == "alloc":
             extent[record[4]] = record[5]
-            found.append(Touch(seq, record[3], record[4], 0, record[5], WRITE, kind))
-        elif kind == "record_stream":
-            covered.setdefault(record[4], set()).add(record[3])
-        elif kind == "free":
-            freed[record[4]] = seq
+            whole = frozenset(range(record[5]))
+            found.append(Touch(seq, record[3], record[4], whole, WRITE, kind))
         elif kind == "reuse":
-            block = record[4]
-            touch = Touch(seq, record[3], block, 0, extent.get(block, 0), WRITE, kind)
-            touch.covered = covered.get(block, set())
-            touch.freed_at = freed[block]
-            found.append(touch)
+            whole = frozenset(range(extent.get(record[4], 0)))
+            found.append(Touch(seq, record[3], record[4], whole, WRITE, kind))
     return found
 
 
 def conflict(first: Touch, second: Touch) -> bool:
-    """Return whether the order of two accesses matters and is not the allocator's business."""
+    """Return whether the order of two accesses matters."""
     if first.seq >= second.seq or first.block != second.block:
         return False
-    if first.lo >= second.hi or second.lo >= first.hi:
+    if not first.bytes & second.bytes or not (first.mode | second.mode) & WRITE:
         return False
-    if not (first.mode | second.mode) & WRITE:
-        return False
-    if first.kind == "alloc" and second.mode == READ:
-        return False
-    if second.kind == "reuse" and first.stream in second.covered:
-        return first.seq > second.freed_at
-    return True
+    return first.kind != "alloc" or second.mode != READ
+
+
+@dataclass
+class Needs:
+    """What the program says of one record, by seq: the acts and operations that come before it."""
+
+    acts: set[int] = field(default_factory=set)
+    runs: set[int] = field(default_factory=set)
+
+
+def needs(records: list[Record]) -> tuple[dict[int, Needs], dict[int, Needs]]:
+    """Return what each host act needs, and what each operation needs to run."""
+    acts: dict[int, Needs] = {}
+    runs: dict[int, Needs] = {}
+    last_act: dict[int, int] = {}
+    queues: dict[StreamKey, list[int]] = {}
+    allocated: dict[int, int] = {}
+    released: dict[int, int] = {}
+    recorded: dict[int, set[StreamKey]] = {}
+    freed: dict[int, Needs] = {}
+    for record in records:
+        kind, seq, thread = record[:3]
+        act = acts[seq] = Needs()
+        if thread in last_act:
+            act.acts.add(last_act[thread])
+        last_act[thread] = seq
+        blocks: list[int] = []
+        if kind == "launch":
+            blocks = [access[0] for access in record[5]]
+        elif kind in ("record_stream", "free"):
+            blocks = [record[4]]
+        act.acts |= {allocated[block] for block in blocks if block in allocated}
+        if kind == "wait":
+            act.acts.add(record[4])
+        elif kind == "sync_event":
+            act.acts.add(record[3])
+            act.runs.add(record[3])
+        elif kind == "sync_stream":
+            act.runs |= set(queues.get(record[3], ()))
+        elif kind == "sync_device":
+            for key, queue in queues.items():
+                act.runs |= set(queue) if key[0] == record[3] else set()
+        elif kind == "acquire" and record[3] in released:
+            act.acts.add(released[record[3]])
+        elif kind == "release":
+            released[record[3]] = seq
+        elif kind == "record_stream":
+            recorded.setdefault(record[4], set()).add(record[3])
+        elif kind == "free":
+            end = freed[record[4]] = Needs({seq})
+            for key in recorded.get(record[4], ()):
+                end.runs |= set(queues.get(key, ()))
+        elif kind == "reuse":
+            end = freed[record[4]]
+            runs[seq] = Needs({seq} | end.acts, set(queues.get(record[3], ())) | end.runs)
+        if kind in QUEUED:
+            queue = queues.setdefault(record[3], [])
+            run = runs[seq] = Needs(set(), set(queue[-1:]))
+            if kind != "alloc":  # Which is a place in the stream, no work.
+                run.acts.add(seq)
+            else:
+                allocated[record[4]] = seq
+            if kind == "wait":
+                run.runs.add(record[4])
+            queue.append(seq)
+    return acts, runs
+
+
+def by_closure(records: list[Record]) -> set[tuple[int, int]]:
+    """Return every pair of operations that the declared order leaves open."""
+    acts, runs = needs(records)
+    before_act: dict[int, set[int]] = {}
+    before_run: dict[int, set[int]] = {}
+    for record in records:
+        seq = record[1]
+        before_act[seq] = _before(acts[seq], before_act, before_run)
+        if seq in runs:
+            before_run[seq] = _before(runs[seq], before_act, before_run)
+    return {
+        (one, other)
+        for other in runs
+        for one in runs
+        if one < other and one not in before_run[other]
+    }
+
+
+def _before(
+    need: Needs, before_act: dict[int, set[int]], before_run: dict[int, set[int]]
+) -> set[int]:
+    known = set(need.runs)
+    return known.union(
+        *(before_act[seq] for seq in need.acts), *(before_run[seq] for seq in need.runs)
+    )
 
 
 def by_execution(records: list[Record]) -> set[tuple[int, int]]:
     """Return every pair of operations that some legal run executes in the other order."""
-    inverted: set[tuple[int, int]] = set()
-    keys = sorted({record[3] for record in records if record[0] in _QUEUED})
-    start = _Run(records, 0, dict.fromkeys(keys, ()), dict.fromkeys(keys, 0))
-    start.advance_host()
-    seen = {start.state()}
-    todo = [start]
+    acts, runs = needs(records)
+    bit = {seq: 1 << number for number, seq in enumerate(runs)}
+    mask = {seq: sum(bit[run] for run in need.runs) for seq, need in runs.items()}
+    act_mask = {seq: sum(bit[run] for run in need.runs) for seq, need in acts.items()}
+    after: dict[int, int] = dict.fromkeys(runs, 0)
+    # A moment: the operations that have run, as bits. How far the host threads have come follows,
+    # as to submit early only adds to what can happen.
+    todo: list[tuple[int, frozenset[int]]] = [(0, _submitted(acts, act_mask, 0, frozenset()))]
+    seen = {0}
     while todo:
-        run = todo.pop()
-        waiting = [entry[1] for queue in run.pending().values() for entry in queue]
-        for key, queue in run.pending().items():
-            if queue and run.can_run(queue[0]):
-                seq = queue[0][1]
-                inverted.update((other, seq) for other in waiting if other < seq)
-                following = run.after(key)
-                if following.state() not in seen:
-                    seen.add(following.state())
-                    todo.append(following)
-    return inverted
-
-
-_QUEUED = ("launch", "record", "wait", "alloc", "reuse")
-_SYNCS = ("sync_stream", "sync_event", "sync_device")
-
-
-class _Run:
-    """A moment of one execution: how far the host and each stream have come."""
-
-    def __init__(
-        self,
-        records: list[Record],
-        host: int,
-        queues: dict[StreamKey, tuple[Record, ...]],
-        done: dict[StreamKey, int],
-    ) -> None:
-        self.records = records
-        self.host = host
-        self.queues = queues
-        self.done = done
-
-    def state(self) -> tuple[int, ...]:
-        return (self.host, *self.done.values())
-
-    def pending(self) -> dict[StreamKey, tuple[Record, ...]]:
-        return {key: queue[self.done[key] :] for key, queue in self.queues.items()}
-
-    def has_run(self, seq: int) -> bool:
-        return any(
-            entry[1] == seq
-            for key, queue in self.queues.items()
-            for entry in queue[: self.done[key]]
-        )
-
-    def can_run(self, entry: Record) -> bool:
-        return entry[0] != "wait" or self.has_run(entry[4])
-
-    def after(self, key: StreamKey) -> _Run:
-        following = _Run(
-            self.records, self.host, dict(self.queues), {**self.done, key: self.done[key] + 1}
-        )
-        following.advance_host()
-        return following
-
-    def advance_host(self) -> None:
-        # To submit early only adds to what can happen, so nothing is lost by always doing so.
-        while self.host < len(self.records):
-            record = self.records[self.host]
-            if record[0] in _QUEUED:
-                self.queues[record[3]] += (record,)
-            elif record[0] in _SYNCS and self.blocks_host(record):
-                return
-            self.host += 1
-
-    def blocks_host(self, record: Record) -> bool:
-        pending = self.pending()
-        if record[0] == "sync_event":
-            return not self.has_run(record[3])
-        if record[0] == "sync_stream":
-            return bool(pending.get(record[3]))
-        return any(queue for key, queue in pending.items() if key[0] == record[3])
-
-
-def by_closure(records: list[Record]) -> set[tuple[int, int]]:
-    """Return every pair of queued operations that the declared order leaves open."""
-    queued = [record for record in records if record[0] in _QUEUED]
-    before: dict[int, set[int]] = {}
-    for record in records:
-        kind, seq = record[0], record[1]
-        earlier = [other for other in queued if other[1] < seq]
-        direct: set[int] = set()
-        if kind in _QUEUED:
-            direct |= {other[1] for other in earlier if other[3] == record[3]}
-            # Whatever the host waited for is over when it submits this.
-            direct |= {other[1] for other in records if other[1] < seq and other[0] in _SYNCS}
-            if kind == "wait":
-                direct.add(record[4])
-        elif kind == "sync_stream":
-            direct |= {other[1] for other in earlier if other[3] == record[3]}
-        elif kind == "sync_device":
-            direct |= {other[1] for other in earlier if other[3][0] == record[3]}
-        elif kind == "sync_event":
-            direct.add(record[3])
-        before[seq] = direct.union(*(before[other] for other in direct))
+        done, submitted = todo.pop()
+        for seq, need in runs.items():
+            if done & bit[seq] or mask[seq] & ~done or not need.acts <= submitted:
+                continue
+            after[seq] |= ~done
+            following = done | bit[seq]
+            if following not in seen:
+                seen.add(following)
+                todo.append((following, _submitted(acts, act_mask, following, submitted)))
     return {
-        (one[1], other[1])
-        for one in queued
-        for other in queued
-        if one[1] < other[1] and one[1] not in before[other[1]]
+        (one, other) for other in runs for one in runs if one < other and after[other] & bit[one]
     }
+
+
+def _submitted(
+    acts: dict[int, Needs], mask: dict[int, int], done: int, before: frozenset[int]
+) -> frozenset[int]:
+    found = set(before)
+    for seq, need in acts.items():  # in order of seq, which every need follows
+        if seq not in found and not mask[seq] & ~done and need.acts <= found:
+            found.add(seq)
+    return frozenset(found)
 
 
 def may_report(records: list[Record], unordered: set[tuple[int, int]]) -> set[Pair]:
@@ -217,13 +240,13 @@ def must_report(records: list[Record], unordered: set[tuple[int, int]]) -> set[P
 
 def _last(found: list[Touch], access: Touch) -> Iterator[Touch]:
     """Give the last reads and writes, by stream, of each byte of ``access`` before it."""
-    for byte in range(access.lo, access.hi):
+    for byte in access.bytes:
         for mode in (READ, WRITE):
             last: dict[StreamKey, Touch] = {}
             for one in found:
                 if one.seq >= access.seq:
                     break
-                if one.block == access.block and one.lo <= byte < one.hi and one.mode & mode:
+                if one.block == access.block and byte in one.bytes and one.mode & mode:
                     last[one.stream] = one
             for one in last.values():
                 if mode == WRITE or access.mode & WRITE:
@@ -280,7 +303,7 @@ def kind_of(found: list[Touch], pair: Pair) -> str:
         for touch in found:
             if touch.seq == seq and touch.block == pair[2]:
                 kinds.append(touch.kind)
-                for byte in range(touch.lo, touch.hi):
+                for byte in touch.bytes:
                     modes[byte] = modes.get(byte, 0) | touch.mode
         done.append(modes)
     if kinds[-1] == "reuse":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from accel_streams.races import READ, WRITE, Record, StreamKey
+from accel_streams.races import READ, WRITE, Access, Record, StreamKey
 
 BOTH = READ | WRITE
 STREAMS: tuple[StreamKey, ...] = ((0, 0), (1, 0), (0, 1), (1, 1))
@@ -36,9 +36,7 @@ class Recorder:
         self.add("alloc", stream, self._blocks, nbytes, self._source())
         return self._blocks
 
-    def launch(
-        self, stream: StreamKey, *accesses: tuple[int, int, int, int], name: str = "op"
-    ) -> int:
+    def launch(self, stream: StreamKey, *accesses: Access, name: str = "op") -> int:
         return self.add("launch", stream, name, accesses, self._source())
 
     def read(self, stream: StreamKey, block: int, lo: int = 0, hi: int = 16) -> int:
@@ -48,8 +46,11 @@ class Recorder:
         return self.launch(stream, (block, lo, hi, WRITE), name="write")
 
     def record(self, stream: StreamKey, event: str) -> int:
-        self._recorded[event] = self.add("record", stream, self._source())
-        return self._recorded[event]
+        before = self._recorded.get(event)
+        recorded = self._recorded[event] = self.add("record", stream, self._source())
+        if before is not None:
+            self.add("drop", before)  # The event now stands for the new recording.
+        return recorded
 
     def wait(self, stream: StreamKey, event: str) -> None:
         # An event that was never recorded is waited for in no time, and leaves no record.
@@ -60,9 +61,7 @@ class Recorder:
         self.record(producer, "edge")
         self.wait(consumer, "edge")
 
-    def collective(
-        self, stream: StreamKey, communicator: StreamKey, *accesses: tuple[int, int, int, int]
-    ) -> int:
+    def collective(self, stream: StreamKey, communicator: StreamKey, *accesses: Access) -> int:
         self.edge(stream, communicator)
         return self.launch(communicator, *accesses, name="fccl::all_reduce")
 
@@ -88,6 +87,18 @@ class Recorder:
     def name(self, block: int, label: str) -> None:
         self.add("name", block, label)
 
+    def release(self, token: int) -> None:
+        self.add("release", token)
+
+    def acquire(self, token: int) -> None:
+        self.add("acquire", token)
+
+    def hand_over(self, thread: int, token: int = 1) -> None:
+        """Go on in another host thread, which knows what this one knows."""
+        self.release(token)
+        self.thread = thread
+        self.acquire(token)
+
 
 def random_program(
     rng: random.Random,
@@ -99,10 +110,10 @@ def random_program(
 ) -> list[Record]:
     """Return a program of up to ``operations`` launches on 2 to ``streams`` streams.
 
-    It re-records events, waits for them early, late and never, touches overlapping views, frees
-    memory with and without record_stream, and synchronises in every way. ``care`` is how probable
-    it is that an access waits for another stream first: with 1 the program has no race, by default
-    it varies.
+    It re-records events, waits for them early, late and never, touches overlapping and strided
+    views, frees memory with and without record_stream, and synchronises in every way. Most have two
+    host threads, with and without hand-overs. ``care`` is how probable it is that an access waits
+    for another stream first: with 1 the program has no race, by default it varies.
     """
     program = Recorder()
     used = list(STREAMS[: rng.randint(2, streams)])
@@ -121,8 +132,32 @@ def random_program(
         lo, hi = sorted(rng.sample(range(len(cuts)), 2))
         return cuts[lo], cuts[hi]
 
-    def access() -> tuple[int, int, int, int]:
-        return (rng.choice(live), *interval(), rng.choice((READ, WRITE, BOTH)))
+    # Rows, columns and lattices of the block as a matrix.
+    shapes: list[tuple[int, tuple[int, ...]]] = [
+        (lo, (width, count, stride))
+        for width, count, stride in ((1, 4, 2), (2, 2, 4), (1, 2, 4), (1, 3, 3), (2, 2, 3))
+        for lo in range(nbytes)
+        if lo + (count - 1) * stride + width <= nbytes
+    ]
+    shapes += [(lo, (1, 2, 4, 2, 2)) for lo in range(nbytes - 6)]
+    strided = rng.choice((0.0, 0.3, 0.9))
+
+    def access() -> Access:
+        # Work that was not submitted yet may hold on to memory that its owner has dropped.
+        block = rng.choice(live + freed if care is None and rng.random() < 0.2 else live)
+        mode = rng.choice((READ, WRITE, BOTH))
+        if rng.random() < strided:
+            lo, shape = rng.choice(shapes)
+            steps = zip(shape[1::2], shape[2::2], strict=True)
+            hi = lo + shape[0] + sum((count - 1) * stride for count, stride in steps)
+            return (block, lo, hi, mode, shape)
+        return (block, *interval(), mode)
+
+    # How often another host thread goes on, and how often it is told.
+    switching, telling = rng.choice((0.0, 0.2, 0.5)), rng.choice((0.0, 0.5, 0.9))
+    released: list[int] = []
+    for program.thread in (1, 0):
+        program.release(9)
 
     def order(stream: StreamKey) -> None:
         for other in used:
@@ -143,9 +178,43 @@ def random_program(
     else:
         allocate()
     while launches > 0:
-        program.thread = rng.randint(0, 1)
+        if rng.random() < switching:
+            if care is not None or rng.random() < telling:
+                program.hand_over(1 - program.thread)
+            else:
+                program.thread = 1 - program.thread
+        if rng.random() < 0.05:
+            released.append(rng.randint(2, 4))
+            program.release(released[-1])
+        elif released and rng.random() < 0.1:
+            program.acquire(rng.choice(released))
         action = rng.random()
         stream = rng.choice(used)
+        if care is None and switching and launches > 1 and rng.random() < 0.05:
+            # What else one thread learns from another: by an event, by memory that it gets, and by
+            # memory that comes back.
+            launches -= 2
+            used_block = access()
+            program.launch(stream, used_block)
+            program.synchronize_stream(stream)
+            how = rng.random()
+            if how < 0.3:
+                owner = rng.choice(used)
+                fresh = program.alloc(owner, nbytes)
+                live.append(fresh)
+                program.thread = 1 - program.thread
+                program.launch(rng.choice(used), (fresh, 0, nbytes, READ), used_block)
+            elif how < 0.6:
+                program.record(rng.choice(used), events[0])
+                program.thread = 1 - program.thread
+                program.wait(rng.choice(used), events[0])
+                program.launch(rng.choice(used), used_block)
+            elif used_block[0] in live and len(live) > 1:
+                live.remove(used_block[0])
+                program.free(used_block[0])
+                program.thread = 1 - program.thread
+                program.reuse(used_block[0])
+            continue
         if action < 0.45:
             launches -= 1
             order(stream)

@@ -133,7 +133,6 @@ def test_what_the_host_waited_for_comes_before_all_it_submits_later(
         program.synchronize_event("e")
     else:
         program.synchronize_device(0)
-    program.thread = 1
     program.read(Q, block)
     assert kinds(program) == []
 

@@ -83,43 +83,128 @@ def test_removing_any_wait_is_reported_exactly(rng: random.Random) -> None:
             assert judgement.right, (record, judgement, mutant)
 
 
-def without_host_joins(patch: pytest.MonkeyPatch) -> None:
+Patch = pytest.MonkeyPatch
+Key = tuple[int, int]
+
+
+def without_host_joins(patch: Patch) -> None:
     patch.setattr(HostClock, "join", lambda self, vector: None)
 
 
-def without_waits(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Clocks, "wait", lambda self, key, thread, record_seq: None)
+def with_one_clock_for_all_threads(patch: Patch) -> None:
+    original = Clocks.host
+    patch.setattr(Clocks, "host", lambda self, thread: original(self, 0))
+    # The hot path looks them up itself.
+    patch.setattr(HostClock, "take", lambda self, other: None)
+    patch.setattr(Clocks, "submitting", _submitting_for_all)
 
 
-def with_waits_that_bind_late(patch: pytest.MonkeyPatch) -> None:
-    def wait(self: Clocks, key: tuple[int, int], thread: int, record_seq: int) -> None:
-        recording = self._recordings.get(record_seq)
-        if recording is not None:
-            state = self.submitting(key, thread)
-            other = self.streams[recording[1][3]]
-            state.join(other.vector)
+def _submitting_for_all(self: Clocks, key: Key, host: HostClock) -> StreamClock:
+    state = self.stream(key)
+    for each in self.hosts.values():
+        state.join(each.vector)
+    state.told = host.vector
+    return state
+
+
+def without_acquisitions(patch: Patch) -> None:
+    patch.setattr(Clocks, "acquire", lambda self, thread, token: None)
+
+
+def with_acquisitions_that_bind_late(patch: Patch) -> None:
+    def acquire(self: Clocks, thread: int, token: int) -> None:
+        if token in self._releases:
+            self.host(thread).join(self.host(self._releases[token].host.thread).vector)
+
+    patch.setattr(Clocks, "acquire", acquire)
+
+
+def without_what_a_recording_tells_its_waiter(patch: Patch) -> None:
+    def wait(self: Clocks, key: Key, thread: int, record_seq: int) -> None:
+        state = self.submitting(key, self.host(thread))
+        if record_seq in self._recordings:
+            state.join(self._recordings[record_seq].vector)
 
     patch.setattr(Clocks, "wait", wait)
 
 
-def without_new_epochs(patch: pytest.MonkeyPatch) -> None:
-    def record(self: Clocks, key: tuple[int, int], thread: int, record: Record) -> None:
-        self._recordings[record[1]] = (tuple(self.submitting(key, thread).vector), record)
+def without_what_an_allocation_tells_its_users(patch: Patch) -> None:
+    def look_around(self: Clocks, host: HostClock) -> None:
+        host.behind, host.checked = False, self.changes[0]
+
+    patch.setattr(Clocks, "look_around", look_around)
+
+
+def with_syncs_that_tell_the_stream(patch: Patch) -> None:
+    original = Clocks.synchronize_stream
+
+    def synchronize_stream(self: Clocks, key: Key, thread: int) -> None:
+        self.submitting(key, self.host(thread))
+        original(self, key, thread)
+
+    patch.setattr(Clocks, "synchronize_stream", synchronize_stream)
+
+
+def without_waits(patch: Patch) -> None:
+    patch.setattr(Clocks, "wait", lambda self, key, thread, record_seq: None)
+
+
+def with_waits_that_bind_late(patch: Patch) -> None:
+    def wait(self: Clocks, key: Key, thread: int, record_seq: int) -> None:
+        recording = self._recordings.get(record_seq)
+        if recording is not None:
+            host = self.host(thread)
+            host.take(recording.host)
+            state = self.submitting(key, host)
+            state.join(self.streams[recording.record[3]].vector)
+
+    patch.setattr(Clocks, "wait", wait)
+
+
+def without_new_epochs(patch: Patch) -> None:
+    original = Clocks.record
+
+    def record(self: Clocks, key: Key, thread: int, record: Record) -> None:
+        original(self, key, thread, record)
+        state = self.streams[key]
+        state.vector[state.index] -= 1
 
     patch.setattr(Clocks, "record", record)
 
 
-def with_one_device(patch: pytest.MonkeyPatch) -> None:
+def without_new_epochs_at_syncs(patch: Patch) -> None:
+    original = Clocks.synchronize_stream
+
+    def synchronize_stream(self: Clocks, key: Key, thread: int) -> None:
+        original(self, key, thread)
+        state = self.streams[key]
+        state.vector[state.index] -= 1
+
+    patch.setattr(Clocks, "synchronize_stream", synchronize_stream)
+
+
+def with_recordings_dropped_too_early(patch: Patch) -> None:
+    original = Clocks.record
+
+    def record(self: Clocks, key: Key, thread: int, record: Record) -> None:
+        original(self, key, thread, record)
+        for seq in sorted(self._recordings)[:-1]:
+            self.drop(seq)
+
+    patch.setattr(Clocks, "record", record)
+
+
+def with_one_device(patch: Patch) -> None:
     original = Clocks.stream
 
-    def stream(self: Clocks, key: tuple[int, int]) -> StreamClock:
+    def stream(self: Clocks, key: Key) -> StreamClock:
         self.streams[key] = original(self, (0, key[1]))
         return self.streams[key]
 
     patch.setattr(Clocks, "stream", stream)
 
 
-def with_syncs_of_all_devices(patch: pytest.MonkeyPatch) -> None:
+def with_syncs_of_all_devices(patch: Patch) -> None:
     def synchronize_device(self: Clocks, device: int, thread: int) -> None:
         for state in self.by_index:
             self.synchronize_stream(state.key, thread)
@@ -127,37 +212,87 @@ def with_syncs_of_all_devices(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Clocks, "synchronize_device", synchronize_device)
 
 
-def without_overlaps(patch: pytest.MonkeyPatch) -> None:
-    def add(self: Block, lo: int, hi: int) -> Cell:
-        self.cells[lo, hi] = Cell(lo, hi)
-        return self.cells[lo, hi]
-
-    patch.setattr(Block, "_add", add)
+def without_overlaps(patch: Patch) -> None:
+    patch.setattr(Cell, "meets", lambda self, other: False)
 
 
-def without_what_one_stream_did(patch: pytest.MonkeyPatch) -> None:
+def with_the_bounds_of_strided_views(patch: Patch) -> None:
+    patch.setattr(Cell, "meets", lambda self, other: self.lo < other.hi and other.lo < self.hi)
+
+
+def with_the_first_column_of_strided_views(patch: Patch) -> None:
+    def meet(lo: int, shape: tuple[int, ...], other_lo: int, other: tuple[int, ...]) -> bool:
+        return lo < other_lo + other[0] and other_lo < lo + shape[0]
+
+    patch.setattr("accel_streams.races._memory.meet", meet)
+
+
+def without_what_one_stream_did(patch: Patch) -> None:
     def compare(self: Block) -> None:
         self.alone = None
 
     patch.setattr(Block, "compare", compare)
 
 
-def without_history_after_free(patch: pytest.MonkeyPatch) -> None:
+def without_history_after_free(patch: Patch) -> None:
     def free(self: Analyser, record: Record) -> None:
         self._blocks.pop(record[4], None)
 
     patch.setattr(Analyser, "_free", free)
 
 
-def without_record_stream(patch: pytest.MonkeyPatch) -> None:
+def without_record_stream(patch: Patch) -> None:
     patch.setattr(Analyser, "_record_stream", lambda self, record: None)
 
 
-def without_allocation(patch: pytest.MonkeyPatch) -> None:
+def with_record_stream_for_its_own_accesses_only(patch: Patch) -> None:
+    original = Analyser._free
+
+    def free(self: Analyser, record: Record) -> None:
+        block = self._blocks.get(record[4])
+        originals = {}
+        for index in block.recorded if block is not None else ():
+            state = self._clocks.by_index[index]
+            originals[index] = list(state.vector)
+            state.vector = [0] * len(state.vector)
+            state.vector[index] = originals[index][index]
+        original(self, record)
+        for index, vector in originals.items():
+            vector[index] += 1
+            self._clocks.by_index[index].vector = vector
+
+    patch.setattr(Analyser, "_free", free)
+
+
+def with_record_stream_for_later_accesses_too(patch: Patch) -> None:
+    original = Analyser._free
+
+    def free(self: Analyser, record: Record) -> None:
+        before = [list(state.vector) for state in self._clocks.by_index]
+        original(self, record)
+        for state, vector in zip(self._clocks.by_index, before, strict=True):
+            state.vector = vector
+
+    patch.setattr(Analyser, "_free", free)
+
+
+def without_what_the_freeing_thread_knows(patch: Patch) -> None:
+    original = Analyser._free
+
+    def free(self: Analyser, record: Record) -> None:
+        block = self._blocks.get(record[4])
+        original(self, record)
+        if block is not None and not block.recorded:
+            block.freed = []
+
+    patch.setattr(Analyser, "_free", free)
+
+
+def without_allocation(patch: Patch) -> None:
     patch.setattr(Analyser, "_alloc", lambda self, record: None)
 
 
-def with_one_reader_a_range(patch: pytest.MonkeyPatch) -> None:
+def with_one_reader_a_range(patch: Patch) -> None:
     class Last(dict[int, object]):
         def __setitem__(self, key: int, value: object, /) -> None:
             self.clear()
@@ -165,36 +300,49 @@ def with_one_reader_a_range(patch: pytest.MonkeyPatch) -> None:
 
     original = Cell.__init__
 
-    def init(self: Cell, lo: int, hi: int) -> None:
-        original(self, lo, hi)
+    def init(self: Cell, lo: int, hi: int, shape: tuple[int, ...] | None = None) -> None:
+        original(self, lo, hi, shape)
         self.reads = Last()  # type: ignore[assignment]
 
     patch.setattr(Cell, "__init__", init)
 
 
-@pytest.mark.parametrize(
-    "break_it",
-    [
-        without_host_joins,
-        without_waits,
-        with_waits_that_bind_late,
-        without_new_epochs,
-        with_one_device,
-        with_syncs_of_all_devices,
-        without_overlaps,
-        without_what_one_stream_did,
-        without_history_after_free,
-        without_record_stream,
-        without_allocation,
-        with_one_reader_a_range,
-    ],
-)
+FAULTS = [
+    without_host_joins,
+    with_one_clock_for_all_threads,
+    without_acquisitions,
+    with_acquisitions_that_bind_late,
+    without_what_a_recording_tells_its_waiter,
+    without_what_an_allocation_tells_its_users,
+    with_syncs_that_tell_the_stream,
+    without_waits,
+    with_waits_that_bind_late,
+    without_new_epochs,
+    without_new_epochs_at_syncs,
+    with_recordings_dropped_too_early,
+    with_one_device,
+    with_syncs_of_all_devices,
+    without_overlaps,
+    with_the_bounds_of_strided_views,
+    with_the_first_column_of_strided_views,
+    without_what_one_stream_did,
+    without_history_after_free,
+    without_record_stream,
+    with_record_stream_for_its_own_accesses_only,
+    with_record_stream_for_later_accesses_too,
+    without_what_the_freeing_thread_knows,
+    without_allocation,
+    with_one_reader_a_range,
+]
+
+
+@pytest.mark.parametrize("break_it", FAULTS)
 def test_the_oracle_finds_a_broken_analyser(
-    break_it: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+    break_it: Callable[[Patch], None], monkeypatch: Patch
 ) -> None:
     break_it(monkeypatch)
-    for seed in range(300):
+    for seed in range(3000):
         records = random_program(random.Random(seed))
         if not judge(records, analysed(records).races(), by_running=False).right:
             return
-    pytest.fail("300 random programs could not tell the broken analyser from a right one")
+    pytest.fail("3000 random programs could not tell the broken analyser from a right one")

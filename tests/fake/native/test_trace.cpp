@@ -169,5 +169,121 @@ TEST(the_size_of_a_trace_is_known_without_taking_it) {
   CHECK_EQUAL(device().trace().size(), 0U);
 }
 
+TEST(a_recording_that_nobody_can_wait_for_any_more_is_dropped) {
+  const StreamKey stream = new_stream();
+  const Tracing tracing;
+  PointRef point = device().record(stream);
+  const std::uint64_t seq = point->seq;
+  device().wait(new_stream(), point);
+  point.reset();
+  CHECK(of_kind(Tracing::take(), RecordKind::Drop).empty());  // the wait needs it still
+  device().drain();
+  const auto dropped = of_kind(Tracing::take(), RecordKind::Drop);
+  CHECK_EQUAL(dropped.size(), 1U);
+  CHECK_EQUAL(dropped[0].reference, seq);
+}
+
+TEST(what_threads_hand_over_is_recorded) {
+  const Tracing tracing;
+  device().release_to(7, 3);
+  device().acquire_from(7);
+  const auto records = Tracing::take();
+  CHECK_EQUAL(records.size(), 2U);
+  CHECK(records[0].kind == RecordKind::Release);
+  CHECK_EQUAL(records[0].thread, 3);
+  CHECK_EQUAL(records[0].reference, 7U);
+  CHECK(records[1].kind == RecordKind::Acquire);
+  CHECK_EQUAL(records[1].thread, host_thread_index());
+}
+
+Access accessed(std::vector<std::int64_t> sizes, std::vector<std::int64_t> strides, std::int64_t offset = 0) {
+  return access_of(1, offset, sizes.data(), strides.data(), sizes.size(), 4, Mode::Read);
+}
+
+TEST(a_view_without_gaps_is_a_range) {
+  for (const auto& [sizes, strides] : std::vector<std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>>{
+           {{3, 4}, {4, 1}}, {{4, 3}, {1, 4}}, {{3, 1, 4}, {4, 99, 1}}, {{3, 5, 4}, {4, 0, 1}}, {{3, 6}, {3, 1}}}) {
+    const Access access = accessed(sizes, strides, 2);
+    CHECK(access.shape == nullptr);
+    CHECK_EQUAL(access.lo, 8);
+    CHECK_EQUAL(access.hi, 8 + 48);
+  }
+}
+
+TEST(a_view_with_gaps_is_rows_of_bytes) {
+  const Access column = accessed({5, 2}, {8, 1}, 3);
+  CHECK_EQUAL(column.lo, 12);
+  CHECK_EQUAL(column.hi, 12 + 4 * 32 + 8);
+  CHECK(*column.shape == std::vector<std::int64_t>({8, 5, 32}));
+  // Every second element of every second row of eight.
+  CHECK(*accessed({4, 4}, {16, 2}).shape == std::vector<std::int64_t>({4, 4, 64, 4, 8}));
+  // Every second element of rows of eight goes on over the rows.
+  CHECK(*accessed({4, 4}, {8, 2}).shape == std::vector<std::int64_t>({4, 16, 8}));
+}
+
+TraceRecord memory_record(RecordKind kind, std::uint64_t seq, StreamKey stream, std::uint64_t block,
+                          std::int32_t thread = 0) {
+  TraceRecord record;
+  record.kind = kind;
+  record.seq = seq;
+  record.thread = thread;
+  record.stream = stream;
+  record.reference = block;
+  return record;
+}
+
+TraceRecord launch_record(std::uint64_t seq, StreamKey stream, std::vector<std::uint64_t> blocks,
+                          std::int32_t thread = 0) {
+  TraceRecord record = memory_record(RecordKind::Launch, seq, stream, 0, thread);
+  for (const auto block : blocks) record.accesses.push_back({block, 0, 16, Mode::ReadWrite, nullptr});
+  return record;
+}
+
+// Allocations 5 to 8 live and end here; `second` is how the second operation uses the first of them.
+std::vector<TraceRecord> brief(const TraceRecord& second, Hosts hosts = {}, bool ended = true) {
+  const StreamKey a{0, 1};
+  std::vector<TraceRecord> records;
+  records.push_back(memory_record(RecordKind::Alloc, 1, a, 5));
+  records.push_back(launch_record(2, a, {5}));
+  records.push_back(second);
+  records.push_back(memory_record(RecordKind::Free, 8, a, 5));
+  if (ended) records.push_back(memory_record(RecordKind::Reuse, 9, a, 5));
+  leave_out_private(records, hosts);
+  return records;
+}
+
+TEST(memory_that_one_stream_uses_and_that_ends_is_left_out) {
+  const StreamKey a{0, 1};
+  const auto records = brief(launch_record(3, a, {5, 2}));
+  CHECK_EQUAL(records.size(), 2U);
+  CHECK(records[0].kind == RecordKind::Launch);  // for the memory that stays
+  CHECK_EQUAL(records[0].accesses.size(), 1U);
+  CHECK_EQUAL(records[0].accesses[0].block, 2U);
+  CHECK(records[1].kind == RecordKind::LeftOut);
+  CHECK_EQUAL(records[1].reference, 1U);
+  CHECK_EQUAL(records[1].seq, 9U);
+}
+
+TEST(memory_that_can_race_is_not_left_out) {
+  const StreamKey a{0, 1};
+  const StreamKey b{0, 2};
+  CHECK_EQUAL(brief(launch_record(3, b, {5})).size(), 5U);                                // two streams
+  CHECK_EQUAL(brief(memory_record(RecordKind::RecordStream, 3, b, 5)).size(), 5U);        // and an allocator told of it
+  CHECK_EQUAL(brief(launch_record(3, a, {5}), {}, false).size(), 4U);                     // it goes on
+  CHECK_EQUAL(brief(launch_record(3, a, {5}, 1)).size(), 5U);                             // two threads
+}
+
+TEST(threads_that_hand_over_may_share_what_is_left_out) {
+  const StreamKey a{0, 1};
+  const auto handed = [a](std::uint64_t released) {
+    Hosts hosts;
+    hosts.note(memory_record(RecordKind::Release, released, {}, 4, 0));
+    hosts.note(memory_record(RecordKind::Acquire, 100, {}, 4, 1));
+    return brief(launch_record(3, a, {5}, 1), hosts);
+  };
+  CHECK_EQUAL(handed(0).size(), 5U);  // before the allocation
+  CHECK_EQUAL(handed(2).size(), 1U);
+}
+
 }  // namespace
 }  // namespace native

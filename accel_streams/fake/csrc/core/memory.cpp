@@ -111,6 +111,7 @@ void Memory::name(std::uint64_t block, const std::string& label) {
 }
 
 void Memory::collect_deferred() {
+  if (!deferred_.empty()) runtime_.note_poll();
   for (auto it = deferred_.begin(); it != deferred_.end();) {
     const bool finished = std::all_of(it->points.begin(), it->points.end(),
                                       [](const PointRef& point) { return point->done; });

@@ -24,6 +24,10 @@ Nanoseconds cost_of(const std::vector<Access>& accesses) {
 
 }  // namespace
 
+Point::~Point() {
+  if (traced) Runtime::instance().note_dropped(seq);
+}
+
 bool Goal::reached() const {
   return std::all_of(targets.begin(), targets.end(),
                      [](const auto& t) { return t.first->completed >= t.second; });
@@ -41,6 +45,29 @@ void Runtime::set_schedule(const std::string& name, std::uint64_t seed) {
   schedule_ = make_schedule(name, seed);
   schedule_name_ = name;
   schedule_seed_ = seed;
+  newest_ = {};
+}
+
+void Runtime::note_steps(bool on) {
+  Lock guard(mutex_);
+  notes_steps_ = on;
+}
+
+void Runtime::note_poll() {
+  Lock guard(mutex_);
+  if (notes_steps_) steps_.emplace_back();
+}
+
+std::vector<Step> Runtime::take_steps() {
+  Lock guard(mutex_);
+  return std::exchange(steps_, {});
+}
+
+void Runtime::note_step(const Entry& entry, StreamKey stream, bool end) {
+  EntryId id = entry.id;
+  id.end = end;
+  schedule_->ran(id);
+  if (notes_steps_) steps_.push_back({entry.seq, id, stream});
 }
 
 std::string Runtime::schedule_name() {
@@ -116,7 +143,13 @@ Entry& Runtime::submit(StreamQueue& stream, EntryKind kind, SourceId source, boo
   entry.seq = next_seq();
   entry.submitted = host_clock_;
   entry.source = source;
-  if (costs_host) host_clock_ += kSubmitCost;
+  if (costs_host) {
+    host_clock_ += kSubmitCost;
+    newest_ = {newest_.number + 1, 0, false};
+  } else {
+    ++newest_.own;
+  }
+  entry.id = newest_;
   ++stream.submitted;
   ++pending_;
   stream.entries.push_back(std::move(entry));
@@ -150,6 +183,7 @@ void Runtime::launch(StreamKey key, Launch work) {
 
 PointRef Runtime::record(StreamKey key, bool traced, SourceId source) {
   Lock guard(mutex_);
+  if (traced) make_room(guard);  // the allocator's own may come from where nothing may run
   StreamQueue& stream = queue(key);
   Entry& entry = submit(stream, EntryKind::Record, source, traced);
   entry.point = std::make_shared<Point>();
@@ -158,6 +192,7 @@ PointRef Runtime::record(StreamKey key, bool traced, SourceId source) {
   entry.point->seq = entry.seq;
   if (traced && trace_.enabled()) {
     entry.traced = true;
+    entry.point->traced = true;
     TraceRecord record;
     record.kind = RecordKind::Record;
     record.seq = entry.seq;
@@ -171,6 +206,7 @@ PointRef Runtime::record(StreamKey key, bool traced, SourceId source) {
 void Runtime::wait(StreamKey key, const PointRef& point, SourceId source) {
   if (!point) return;  // an event that was never recorded gives no edge
   Lock guard(mutex_);
+  make_room(guard);
   StreamQueue& stream = queue(key);
   Entry& entry = submit(stream, EntryKind::Wait, source);
   entry.point = point;
@@ -216,6 +252,28 @@ void Runtime::trace_sync(RecordKind kind, StreamKey stream, std::uint64_t refere
   add_record(std::move(record));
 }
 
+void Runtime::note_dropped(std::uint64_t recording) {
+  Lock guard(mutex_);
+  trace_sync(RecordKind::Drop, {}, recording, {}, kNoSource);
+}
+
+void Runtime::release_to(std::uint64_t token, std::int32_t thread) {
+  Lock guard(mutex_);
+  if (!trace_.enabled()) return;
+  TraceRecord record;
+  record.kind = RecordKind::Release;
+  record.seq = next_seq();
+  record.thread = thread;
+  record.reference = token;
+  trace_.add(std::move(record));
+  trace_.publish_size();
+}
+
+void Runtime::acquire_from(std::uint64_t token) {
+  Lock guard(mutex_);
+  trace_sync(RecordKind::Acquire, {}, token, {}, kNoSource);
+}
+
 void Runtime::synchronize_stream(StreamKey key, const std::string& why, SourceId source) {
   Lock guard(mutex_);
   StreamQueue& stream = queue(key);
@@ -258,6 +316,7 @@ bool Runtime::query_stream(StreamKey key, SourceId source) {
   Lock guard(mutex_);
   StreamQueue& stream = queue(key);
   const Goal goal{{{&stream, stream.submitted}}};
+  note_poll();
   if (!goal.reached() && !running_) step(goal);
   if (!goal.reached()) return false;
   trace_sync(RecordKind::SyncStream, key, 0, "query", source);
@@ -267,6 +326,7 @@ bool Runtime::query_stream(StreamKey key, SourceId source) {
 bool Runtime::query_point(const PointRef& point, SourceId source) {
   if (!point) return true;
   Lock guard(mutex_);
+  note_poll();
   if (!point->done && !running_) step(Goal{{{point->stream, point->ordinal}}});
   if (!point->done) return false;
   trace_sync(RecordKind::SyncEvent, point->stream->key, point->seq, "query", source);
@@ -315,7 +375,8 @@ bool Runtime::step(const Goal& goal) {
     const bool blocked = (head.kind == EntryKind::Wait || head.kind == EntryKind::Gate) && !head.point->done;
     if (blocked) continue;
     if (must_not_finish(head)) continue;
-    candidates_.push_back({stream.get(), head.seq, false});
+    candidates_.push_back({stream.get(), head.seq, false, head.id});
+    candidates_.back().id.end = head.begun;
   }
   if (candidates_.empty()) return false;
   if (schedule_->looks_at_goal()) mark_wanted(goal, candidates_);
@@ -325,6 +386,7 @@ bool Runtime::step(const Goal& goal) {
   if (head.kind == EntryKind::Collective && !head.begun) {
     head.begun = true;
     unbegun_.erase(head.seq);
+    note_step(head, chosen.key, false);
     // It stays at the head of its stream until it is finished.
     if (succeeds(head, [&head] { head.async->begin(); })) return true;
   }
@@ -348,7 +410,7 @@ void Runtime::complete_head(StreamQueue& stream) {
     head.point->done = true;
     head.point->time = stream.clock;
   }
-  if (head.traced && trace_.enabled()) {
+  if (head.traced && trace_.enabled() && !trace_.brief()) {
     TraceRecord record;
     record.kind = RecordKind::Ran;
     record.seq = head.seq;
@@ -358,6 +420,7 @@ void Runtime::complete_head(StreamQueue& stream) {
     record.second = stream.clock;
     add_record(std::move(record));
   }
+  note_step(head, stream.key, head.begun);
   // The entry's closure may release the last reference to memory: let that happen with the queue consistent.
   const Entry done = std::move(head);
   stream.entries.pop_front();

@@ -21,10 +21,15 @@ namespace accel_streams::fake {
 
 // One recording of an event. An event's handle points to the newest; a wait keeps the one it was issued for.
 struct Point {
+  Point() = default;
+  ~Point();  // nobody can wait for it any more: the trace says so
+  Point(const Point&) = delete;
+  Point& operator=(const Point&) = delete;
   StreamQueue* stream = nullptr;
   std::uint64_t ordinal = 0;  // place in its stream, from 1
   std::uint64_t seq = 0;
   bool done = false;
+  bool traced = false;
   Nanoseconds time = 0;
 };
 using PointRef = std::shared_ptr<Point>;
@@ -42,6 +47,7 @@ enum class EntryKind : std::uint8_t { Launch, Collective, Record, Wait, Gate };
 struct Entry {
   EntryKind kind = EntryKind::Launch;
   std::uint64_t seq = 0;
+  EntryId id;
   std::string name;
   std::function<void()> run;             // Launch
   std::unique_ptr<Asynchronous> async;   // Collective
@@ -80,6 +86,13 @@ struct Launch {
   SourceId source = kNoSource;
 };
 
+// One thing that ran: an entry, or the begin or the end of a collective.
+struct Step {
+  std::uint64_t seq = 0;
+  EntryId id;
+  StreamKey stream;
+};
+
 class Runtime {
  public:
   using Mutex = std::recursive_mutex;
@@ -94,6 +107,11 @@ class Runtime {
   void set_schedule(const std::string& name, std::uint64_t seed);
   std::string schedule_name();
   std::uint64_t schedule_seed();
+  // While on, what runs is noted in order, the allocator's own entries too. A step with the number 0 says that the
+  // host looked how far the device had come.
+  void note_steps(bool on);
+  void note_poll();
+  std::vector<Step> take_steps();
   void set_capacity(std::size_t entries);
   void set_hold_timeout(double seconds);
 
@@ -129,6 +147,11 @@ class Runtime {
   void set_block_hooks(std::function<void*()> before, std::function<void(void*)> after);
   void set_describe_source(std::function<std::string(SourceId)> describe);
 
+  // Hand-overs between host threads, for the trace: `thread` makes what it knows available under the token; the
+  // calling thread takes it over.
+  void release_to(std::uint64_t token, std::int32_t thread);
+  void acquire_from(std::uint64_t token);
+
   // For parts that add records of their own. The caller holds the lock.
   std::uint64_t next_seq() { return ++seq_; }
   void add_record(TraceRecord record);
@@ -138,6 +161,7 @@ class Runtime {
   Runtime();
   Entry& submit(StreamQueue& stream, EntryKind kind, SourceId source, bool costs_host = true);
   bool step(const Goal& goal);
+  void note_step(const Entry& entry, StreamKey stream, bool end);
   void complete_head(StreamQueue& stream);
   bool succeeds(const Entry& entry, const std::function<void()>& part);
   void note_failure(const Entry& entry, const std::string& what);
@@ -149,6 +173,8 @@ class Runtime {
   bool must_not_finish(const Entry& head) const;
   bool gate_closed() const;
   void raise_failure(Lock& lock);
+  void note_dropped(std::uint64_t recording);
+  friend struct Point;
   void trace_sync(RecordKind kind, StreamKey stream, std::uint64_t reference, std::string name, SourceId source);
 
   Mutex mutex_;
@@ -168,6 +194,9 @@ class Runtime {
   std::uint64_t gates_opened_ = 0;
   std::uint64_t seq_ = 0;
   std::uint64_t order_ = 0;
+  EntryId newest_;  // since the schedule was set
+  bool notes_steps_ = false;
+  std::vector<Step> steps_;
   std::atomic<std::uint64_t> operations_{0};
   std::atomic<Nanoseconds> host_clock_{0};
   bool running_ = false;  // an operation runs: what it calls must not run another

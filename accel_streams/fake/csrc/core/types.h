@@ -28,13 +28,20 @@ struct StreamKey {
 
 enum class Mode : std::uint8_t { Read = 1, Write = 2, ReadWrite = 3 };
 
-// Bytes [lo, hi) of one allocation.
+// Bytes of one allocation between `lo` and `hi`: all of them, or those that `shape` says.
 struct Access {
   std::uint64_t block = 0;
   std::int64_t lo = 0;
   std::int64_t hi = 0;
   Mode mode = Mode::Read;
+  // width, n1, s1, n2, s2, ... in bytes, the largest stride first: the bytes from lo + k1 * s1 + k2 * s2 + ... on,
+  // `width` of them, for every k below its n. Null for all bytes.
+  std::shared_ptr<const std::vector<std::int64_t>> shape = nullptr;
 };
+
+// The access of a strided view: sizes, strides and offset in elements of `item` bytes. No size may be 0.
+Access access_of(std::uint64_t block, std::int64_t offset, const std::int64_t* sizes, const std::int64_t* strides,
+                 std::size_t dimensions, std::int64_t item, Mode mode);
 
 // Where the host submitted an operation: an index into a table kept by the caller, or none.
 using SourceId = std::int32_t;

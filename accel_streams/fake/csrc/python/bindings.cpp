@@ -1,6 +1,7 @@
 // What Python sees of the device. The package around it turns this into a public interface.
 #include <torch/csrc/utils/pybind.h>
 
+#include <array>
 #include <chrono>
 #include <exception>
 #include <thread>
@@ -16,65 +17,130 @@ namespace {
 
 using NoGil = py::call_guard<py::gil_scoped_release>;
 
-py::tuple stream_tuple(StreamKey key) { return py::make_tuple(key.device, key.id); }
+// A reference that somebody has to take over; null when an error of Python's is set.
+using NewReference = PyObject*;
 
-py::tuple access_tuples(const std::vector<Access>& accesses) {
-  py::tuple out(accesses.size());
-  for (std::size_t i = 0; i < accesses.size(); ++i) {
-    const Access& a = accesses[i];
-    out[i] = py::make_tuple(a.block, a.lo, a.hi, static_cast<int>(a.mode));
-  }
-  return out;
+NewReference integer(std::int64_t value) { return PyLong_FromLongLong(value); }
+NewReference integer(std::uint64_t value) { return PyLong_FromUnsignedLongLong(value); }
+NewReference integer(std::int32_t value) { return PyLong_FromLong(value); }
+
+NewReference borrowed(PyObject* object) {
+  Py_INCREF(object);
+  return object;
 }
 
-// Streams and names recur in nearly every record: build each once.
-class Interned {
- public:
-  py::object stream(StreamKey key) {
-    auto& entry = streams_[key];
-    if (!entry) entry = stream_tuple(key);
-    return entry;
+// pybind11's make_tuple does the same with several times the work, and each operation pays for it.
+template <typename... Items>
+NewReference tuple_of(Items... items) {
+  PyObject* const tuple = PyTuple_New(sizeof...(items));
+  if (tuple == nullptr || ((items == nullptr) || ...)) throw py::error_already_set();
+  Py_ssize_t index = 0;
+  (PyTuple_SET_ITEM(tuple, index++, items), ...);
+  // Numbers, strings and such tuples make no cycles: spare the collector from finding out.
+  PyObject_GC_UnTrack(tuple);
+  return tuple;
+}
+
+NewReference integers(const std::vector<std::int64_t>& values) {
+  PyObject* const tuple = PyTuple_New(static_cast<Py_ssize_t>(values.size()));
+  if (tuple == nullptr) throw py::error_already_set();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), integer(values[i]));
   }
-  py::object name(const std::string& text) {
-    auto& entry = names_[text];
-    if (!entry) entry = py::str(text);
-    return entry;
+  return tuple;
+}
+
+NewReference access_tuples(const std::vector<Access>& accesses) {
+  PyObject* const tuple = PyTuple_New(static_cast<Py_ssize_t>(accesses.size()));
+  if (tuple == nullptr) throw py::error_already_set();
+  Py_ssize_t index = 0;
+  for (const Access& a : accesses) {
+    const auto mode = std::int32_t{static_cast<std::uint8_t>(a.mode)};
+    PyObject* const item =
+        a.shape == nullptr
+            ? tuple_of(integer(a.block), integer(a.lo), integer(a.hi), integer(mode))
+            : tuple_of(integer(a.block), integer(a.lo), integer(a.hi), integer(mode), integers(*a.shape));
+    PyTuple_SET_ITEM(tuple, index++, item);
+  }
+  // The empty tuple is everybody's.
+  if (index > 0) PyObject_GC_UnTrack(tuple);
+  return tuple;
+}
+
+// Streams and names of operations recur in nearly every record: make each once. Leaked, as Python's end comes first.
+class Interned {
+  static constexpr std::size_t kKinds = 16;
+
+ public:
+  static Interned& instance() {
+    static Interned* const instance = new Interned();
+    return *instance;
+  }
+  NewReference stream(StreamKey key) {
+    PyObject*& entry = streams_[key];
+    if (entry == nullptr) entry = tuple_of(integer(std::int32_t{key.device}), integer(key.id));
+    return borrowed(entry);
+  }
+  NewReference name(const std::string& text) {
+    PyObject*& entry = names_[text];
+    if (entry == nullptr) entry = PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
+    if (entry == nullptr) throw py::error_already_set();
+    return borrowed(entry);
+  }
+  NewReference kind(RecordKind kind) {
+    // In the order of RecordKind.
+    static constexpr std::array<const char*, kKinds> kNames = {"launch",      "record", "wait",          "sync_stream",
+                                                           "sync_event",  "sync_device", "alloc", "record_stream",
+                                                           "free",        "reuse",  "ran",           "name",
+                                                               "drop",        "release", "acquire",     "left_out"};
+    PyObject*& entry = kinds_[static_cast<std::size_t>(kind)];
+    if (entry == nullptr) entry = PyUnicode_InternFromString(kNames[static_cast<std::size_t>(kind)]);
+    if (entry == nullptr) throw py::error_already_set();
+    return borrowed(entry);
   }
 
  private:
-  std::map<StreamKey, py::object> streams_;
-  std::unordered_map<std::string, py::object> names_;
+  std::map<StreamKey, PyObject*> streams_;
+  std::unordered_map<std::string, PyObject*> names_;
+  std::array<PyObject*, kKinds> kinds_{};
 };
 
-py::object record_tuple(const TraceRecord& r, Interned& interned) {
-  const auto source = [&r] { return py::reinterpret_steal<py::object>(source_tuple(r.source)); };
-  const py::object stream = interned.stream(r.stream);
+NewReference record_tuple(const TraceRecord& r, Interned& interned) {
+  PyObject* const kind = interned.kind(r.kind);
   switch (r.kind) {
     case RecordKind::Launch:
-      return py::make_tuple(interned.name("launch"), r.seq, r.thread, stream, interned.name(r.name),
-                            access_tuples(r.accesses), source());
+      return tuple_of(kind, integer(r.seq), integer(r.thread), interned.stream(r.stream), interned.name(r.name),
+                      access_tuples(r.accesses), source_tuple(r.source));
     case RecordKind::Record:
-      return py::make_tuple(interned.name("record"), r.seq, r.thread, stream, source());
+      return tuple_of(kind, integer(r.seq), integer(r.thread), interned.stream(r.stream), source_tuple(r.source));
     case RecordKind::Wait:
-      return py::make_tuple(interned.name("wait"), r.seq, r.thread, stream, r.reference, source());
+      return tuple_of(kind, integer(r.seq), integer(r.thread), interned.stream(r.stream), integer(r.reference),
+                      source_tuple(r.source));
     case RecordKind::SyncStream:
-      return py::make_tuple(interned.name("sync_stream"), r.seq, r.thread, stream, interned.name(r.name), source());
+      return tuple_of(kind, integer(r.seq), integer(r.thread), interned.stream(r.stream), interned.name(r.name),
+                      source_tuple(r.source));
     case RecordKind::SyncEvent:
-      return py::make_tuple(interned.name("sync_event"), r.seq, r.thread, r.reference, source());
+      return tuple_of(kind, integer(r.seq), integer(r.thread), integer(r.reference), source_tuple(r.source));
     case RecordKind::SyncDevice:
-      return py::make_tuple(interned.name("sync_device"), r.seq, r.thread, r.stream.device, source());
+      return tuple_of(kind, integer(r.seq), integer(r.thread), integer(std::int32_t{r.stream.device}),
+                      source_tuple(r.source));
     case RecordKind::Alloc:
-      return py::make_tuple(interned.name("alloc"), r.seq, r.thread, stream, r.reference, r.first, source());
+      return tuple_of(kind, integer(r.seq), integer(r.thread), interned.stream(r.stream), integer(r.reference),
+                      integer(r.first), source_tuple(r.source));
     case RecordKind::RecordStream:
-      return py::make_tuple(interned.name("record_stream"), r.seq, r.thread, stream, r.reference);
     case RecordKind::Free:
-      return py::make_tuple(interned.name("free"), r.seq, r.thread, stream, r.reference);
     case RecordKind::Reuse:
-      return py::make_tuple(interned.name("reuse"), r.seq, r.thread, stream, r.reference);
+      return tuple_of(kind, integer(r.seq), integer(r.thread), interned.stream(r.stream), integer(r.reference));
     case RecordKind::Ran:
-      return py::make_tuple(interned.name("ran"), r.seq, r.reference, r.first, r.second);
+      return tuple_of(kind, integer(r.seq), integer(r.reference), integer(r.first), integer(r.second));
     case RecordKind::Name:
-      return py::make_tuple(interned.name("name"), r.seq, r.thread, r.reference, interned.name(r.name));
+      return tuple_of(kind, integer(r.seq), integer(r.thread), integer(r.reference),
+                      PyUnicode_FromStringAndSize(r.name.data(), static_cast<Py_ssize_t>(r.name.size())));
+    case RecordKind::Drop:
+    case RecordKind::Release:
+    case RecordKind::Acquire:
+    case RecordKind::LeftOut:
+      return tuple_of(kind, integer(r.seq), integer(r.thread), integer(r.reference));
   }
   throw DeviceError("internal error: unknown kind of trace record");
 }
@@ -86,9 +152,11 @@ py::list take_trace() {
     const auto guard = Runtime::instance().lock();
     records = Runtime::instance().trace().take();
   }
-  Interned interned;
+  Interned& interned = Interned::instance();
   py::list out(records.size());
-  for (std::size_t i = 0; i < records.size(); ++i) out[i] = record_tuple(records[i], interned);
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    PyList_SET_ITEM(out.ptr(), static_cast<Py_ssize_t>(i), record_tuple(records[i], interned));
+  }
   return out;
 }
 
@@ -173,6 +241,14 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("schedule_names", &schedule_names);
   m.def("set_schedule", [](const std::string& name, std::uint64_t seed) { Runtime::instance().set_schedule(name, seed); });
   m.def("schedule", [] { return py::make_tuple(Runtime::instance().schedule_name(), Runtime::instance().schedule_seed()); });
+  m.def("note_steps", [](bool on) { Runtime::instance().note_steps(on); });
+  m.def("take_steps", [] {
+    py::list out;
+    for (const Step& step : Runtime::instance().take_steps()) {
+      out.append(py::make_tuple(step.seq, step.id.number, step.id.own, step.id.end, py::make_tuple(step.stream.device, step.stream.id)));
+    }
+    return out;
+  });
   m.def("set_capacity", [](std::size_t entries) { Runtime::instance().set_capacity(entries); });
   m.def("set_hold_timeout", [](double seconds) { Runtime::instance().set_hold_timeout(seconds); });
 
@@ -196,12 +272,20 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("reset_peak_memory_stats", [](int device) { Memory::instance().reset_peaks(device); });
   m.def("empty_cache", [] { Memory::instance().empty_cache(); });
 
-  m.def("trace_enable", [](bool on) { Runtime::instance().trace().enable(on); });
+  m.def("trace_enable", [](bool on) {
+    const auto guard = Runtime::instance().lock();
+    Runtime::instance().trace().enable(on);
+  }, NoGil());
   m.def("trace_sources", &set_capture_sources);
+  m.def("trace_brief", [](bool on) { Runtime::instance().trace().set_brief(on); });
   m.def("trace_take", &take_trace);
   m.def("trace_sink", [](const py::object& sink, std::size_t records) {
     set_trace_sink(sink.is_none() ? nullptr : sink.ptr(), records);
   });
+  m.def("host_thread", &host_thread_index);
+  m.def("trace_release", [](std::uint64_t token, std::int32_t thread) { Runtime::instance().release_to(token, thread); }, NoGil());
+  m.def("trace_acquire", [](std::uint64_t token) { Runtime::instance().acquire_from(token); }, NoGil());
+  m.def("trace_backward", [](const py::object& callable) { set_backward_hook(callable.is_none() ? nullptr : callable.ptr()); });
   m.def("name_storage", [](const at::Tensor& tensor, const std::string& label) {
     const auto block = block_of(tensor.storage());
     if (block != nullptr) Memory::instance().name(block->id, label);

@@ -19,7 +19,7 @@ using c10d::OpType;
 using Tensors = std::vector<at::Tensor>;
 using WorkRef = c10::intrusive_ptr<c10d::Work>;
 
-// The communicators' streams and the names they have in reports.
+// The communicators' streams and the names they have in reports. Guarded by the runtime's lock.
 std::vector<std::pair<StreamKey, std::string>>& stream_labels() {
   static auto* const labels = new std::vector<std::pair<StreamKey, std::string>>();
   return *labels;
@@ -369,6 +369,7 @@ class Communicator final : public c10d::Backend {
     const auto found = streams_.find(device);
     if (found != streams_.end()) return found->second;
     const StreamKey stream = Runtime::instance().new_stream(device, 0);
+    const auto guard = Runtime::instance().lock();
     stream_labels().emplace_back(stream, label_);
     return streams_[device] = stream;
   }
@@ -414,8 +415,14 @@ void bind_collectives(pybind11::module_& m) {
           return c10::make_intrusive<Communicator>(transport, rank, size, label);
         });
   m.def("communicator_streams", [] {
+    std::vector<std::pair<StreamKey, std::string>> labels;
+    {
+      const py::gil_scoped_release no_gil;
+      const auto guard = Runtime::instance().lock();
+      labels = stream_labels();
+    }
     py::list out;
-    for (const auto& [key, label] : stream_labels()) out.append(py::make_tuple(key.device, key.id, label));
+    for (const auto& [key, label] : labels) out.append(py::make_tuple(key.device, key.id, label));
     return out;
   });
 }

@@ -13,6 +13,9 @@ namespace accel_streams::fake {
 PyObject* source_tuple(SourceId source);
 std::string describe_source(SourceId source);
 
+// Called, with the GIL and no lock held, when a host thread begins to work for another backward pass, or for none.
+void set_backward_hook(PyObject* callable);
+
 // Called from capture_source, with the GIL and no lock held, when `records` have gathered in the trace.
 void set_trace_sink(PyObject* callable, std::size_t records);
 

@@ -58,13 +58,14 @@ void add_access(std::vector<Access>& accesses, const at::Tensor& tensor, Mode mo
   if (tensor.numel() == 0) return;
   const std::shared_ptr<Block> block = block_of(tensor.storage());
   if (block == nullptr) return;
-  std::int64_t last = 0;
-  const auto sizes = tensor.sizes();
-  const auto strides = tensor.strides();
-  for (std::size_t d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * strides[d];
   const auto item = static_cast<std::int64_t>(tensor.element_size());
-  const std::int64_t lo = tensor.storage_offset() * item;
-  accesses.push_back({block->id, lo, lo + (last + 1) * item, mode});
+  if (tensor.is_contiguous()) {  // most, and without a look at the strides
+    const std::int64_t lo = tensor.storage_offset() * item;
+    accesses.push_back({block->id, lo, lo + tensor.numel() * item, mode, nullptr});
+    return;
+  }
+  accesses.push_back(access_of(block->id, tensor.storage_offset(), tensor.sizes().data(), tensor.strides().data(),
+                               tensor.sizes().size(), item, mode));
 }
 
 at::Tensor empty_on_device(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) {

@@ -166,6 +166,7 @@ struct GuardImpl final : public c10::impl::DeviceGuardImplInterface {
     TORCH_CHECK_VALUE(a != nullptr && b != nullptr, "both events must be recorded before their elapsed time is read");
     TORCH_CHECK_VALUE(a->device == b->device, "the elapsed time of events of two devices (fake:", a->device,
                       " and fake:", b->device, ") is not defined");
+    const auto guard = Runtime::instance().lock();  // another thread may be running what sets the times
     return static_cast<double>(b->point->time - a->point->time) / 1e6;  // milliseconds
   }
 

@@ -219,6 +219,7 @@ void run_queued(const c10::OperatorHandle& op, const OperationInfo& info, c10::S
 
 void run_operator(const c10::OperatorHandle& op, c10::Stack* stack) {
   const OperationInfo& info = info_of(op);
+  const SourceScope one_place;
   TORCH_CHECK_NOT_IMPLEMENTED(info.runs_on_cpu, "the fake device runs operators with torch's CPU kernels, and ", info.name,
                               " has none: move this part of the program to the CPU with .to('cpu'), or write it with "
                               "other operators");

@@ -64,6 +64,18 @@ class PlainCpuScope {
 // The innermost line of Python outside torch that submits the present operation, or the autograd node that
 // does. kNoSource unless the trace asks for it.
 SourceId capture_source();
+
+// While one exists, its thread is at one place: what an operator allocates and queues has one source, looked for once.
+class SourceScope {
+ public:
+  SourceScope();
+  ~SourceScope();
+  SourceScope(const SourceScope&) = delete;
+  SourceScope& operator=(const SourceScope&) = delete;
+
+ private:
+  bool outermost_;
+};
 void set_capture_sources(bool on);
 
 }  // namespace accel_streams::fake
