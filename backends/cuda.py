@@ -35,8 +35,9 @@ class _CurrentStream:
     def __enter__(self) -> None:
         import torch
 
+        cuda: Any = torch.cuda  # Partly untyped.
         stream = self._stream
-        device = torch._C._cuda_getDevice() if torch.cuda.is_initialized() else None
+        device = torch._C._cuda_getDevice() if cuda.is_initialized() else -1
         if stream.device_index == device:
             self._before.append(torch._C._cuda_getCurrentStream(device))
             self._other_device.append(None)
@@ -46,7 +47,7 @@ class _CurrentStream:
                 device_type=stream.device_type,
             )
         else:
-            context = torch.cuda.stream(stream)
+            context = cuda.stream(stream)
             context.__enter__()
             self._other_device.append(context)
 
@@ -90,7 +91,8 @@ class CudaBackend:
         """Return the current stream of ``device``."""
         import torch
 
-        if device is None and torch.cuda.is_initialized():
+        cuda: Any = torch.cuda  # Partly untyped.
+        if device is None and cuda.is_initialized():
             # As torch.cuda.current_stream does, which takes ten times as long to find the device.
             identity = torch._C._cuda_getCurrentStream(torch._C._cuda_getDevice())
             return _stream(identity)

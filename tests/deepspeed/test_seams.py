@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,9 @@ import pytest
 import accel_streams.deepspeed
 from accel_streams import Capabilities, Ordering, UnsupportedDeepSpeedError
 from accel_streams.deepspeed import _seams, _versions
+from accel_streams.deepspeed._mixin import StreamsMixin
+from accel_streams.deepspeed._ordering import ZeroOrdering
+from accel_streams.deepspeed._region import REGION
 from zero_model import Config, Hook, Param, make_optimizer_class, module_with, train_step
 from zero_recording import RecordingBackend, RecordingStream, races_in
 
@@ -247,3 +251,96 @@ def test_label_streams_names_what_exists(
     assert {"reduction_stream", "ipg_buffer[1, fp32]"} <= set(backend.labels)
     monkeypatch.setattr(accelerator, "get_accelerator", lambda: SimpleNamespace())
     accel_streams.deepspeed.label_streams(optimizer)
+
+
+class Broken(Exception):
+    pass
+
+
+@pytest.mark.parametrize("where", ["average_tensor", "copy_grads_in_partition", "_set_oversized"])
+def test_after_an_exception_in_a_hook_the_next_step_is_ordered(
+    backend: RecordingBackend, where: str
+) -> None:
+    """What may have been submitted before the exception counts; nothing of it is left over."""
+    hooks = [*HOOKS, Hook(30, True, 1)]
+    optimizer_class = hooked(backend)
+    optimizer = optimizer_class([Param(hook.numel, hook.owned) for hook in hooks])
+    original = getattr(optimizer_class, where)
+
+    def break_once(self: Any, *args: Any) -> None:
+        setattr(optimizer_class, where, original)
+        original(self, *args)
+        raise Broken
+
+    train_step(optimizer, backend, hooks)
+    setattr(optimizer_class, where, break_once)
+    with pytest.raises(Broken):
+        train_step(optimizer, backend, hooks)
+    (guard,) = (g for g in _seams._guards_of(optimizer) if isinstance(g, ZeroOrdering))
+    assert (guard._reductions, guard._writer, REGION.depth) == ([], None, 0)
+    # What DeepSpeed would have to be told: that backward is over.
+    optimizer.start_over()
+    for _ in range(2):
+        train_step(optimizer, backend, hooks)
+    assert races_in(backend) == []
+
+
+class TestDeepSpeedsOwnWaits:
+    """They drop out where this package orders the accesses, and only there."""
+
+    @pytest.fixture
+    def accelerator(self, backend: RecordingBackend) -> Any:
+        accelerator = StreamsMixin()
+        accelerator.accel_streams_backend = backend
+        return accelerator
+
+    def answers(self, backend: RecordingBackend, accelerator: Any, **changes: Any) -> set[bool]:
+        """Return what the accelerator says inside the reductions of a backward."""
+        seen: set[bool] = set()
+        optimizer_class = hooked(backend)
+        original = optimizer_class.average_tensor
+
+        def average_tensor(self: Any, *args: Any) -> None:
+            seen.add(accelerator.resolves_data_dependency())
+            original(self, *args)
+
+        optimizer_class.average_tensor = average_tensor
+        optimizer_class.cpu_offload = changes.pop("cpu_offload", False)
+        optimizer_class.zenflow = changes.pop("zenflow", False)
+        train_step(optimizer_class(params()), backend, HOOKS)
+        return seen
+
+    def test_drop_out_in_a_backward(self, backend: RecordingBackend, accelerator: Any) -> None:
+        assert self.answers(backend, accelerator) == {True}
+        assert not accelerator.resolves_data_dependency()
+
+    @pytest.mark.parametrize("mode", ["off", "sync"])
+    def test_stay_in_the_other_modes(
+        self,
+        backend: RecordingBackend,
+        accelerator: Any,
+        mode: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setenv("ACCEL_STREAMS_ZERO", mode)
+        assert self.answers(backend, accelerator) == {False}
+
+    @pytest.mark.parametrize("attribute", ["cpu_offload", "zenflow"])
+    def test_stay_where_they_are_for_more_than_is_tracked(
+        self, backend: RecordingBackend, accelerator: Any, attribute: str
+    ) -> None:
+        assert self.answers(backend, accelerator, **{attribute: True}) == {False}
+
+    def test_stay_on_other_threads(self, backend: RecordingBackend, accelerator: Any) -> None:
+        answers = []
+        REGION.depth += 1
+        try:
+            thread = threading.Thread(
+                target=lambda: answers.append(accelerator.resolves_data_dependency())
+            )
+            thread.start()
+            thread.join(10)
+            assert accelerator.resolves_data_dependency()
+        finally:
+            REGION.depth -= 1
+        assert answers == [False]

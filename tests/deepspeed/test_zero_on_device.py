@@ -6,7 +6,12 @@ schedules that end with other parameters are wrong whether or not a race was see
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -112,6 +117,36 @@ def test_the_host_waits_no_more_often_than_in_deepspeed(train: Train) -> None:
         "aten::_local_scalar_dense",
         "aten::copy_ (device to host)",
     }
+
+
+def waits_of_the_host(mode: str, options: str) -> dict[str, int]:
+    """Return how often the host waits for a device, a stream or an event in three steps."""
+    script = Path(SCRIPT).with_name("host_waits.py")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    done = subprocess.run(
+        [sys.executable, str(script), *options.split()],
+        env=os.environ | address | {"ACCEL_STREAMS_ZERO": mode},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    waits: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return waits
+
+
+@pytest.mark.parametrize(
+    "options", ["1 overlap", "2 overlap", "2 overlap scattered", "2 in-order scattered"]
+)
+def test_the_host_waits_for_no_stream(options: str) -> None:
+    assert waits_of_the_host("track", options) == {}
+
+
+def test_as_shipped_the_host_waits_for_the_device() -> None:
+    assert waits_of_the_host("off", "2 overlap")["device"] >= 3
 
 
 # As shipped: the hazard, options that show it, its kind, and the buffer it is in. H7 shows as a

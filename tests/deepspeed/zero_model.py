@@ -260,6 +260,24 @@ def make_optimizer_class(config: Config, backend: RecordingBackend) -> Any:
                     backend.free(param.grad)
                     param.grad = None
 
+        def start_over(self) -> None:
+            """Drop what an unfinished backward has left, as a new optimizer would have none."""
+            for bucket in self.buckets().values():
+                for tensor in bucket.buffer:
+                    backend.free(tensor)
+                bucket.buffer, bucket.params, bucket.grads = [], [], []
+                bucket.elements, bucket.copy_streams = 0, set()
+            for param in self.params:
+                if param.grad is not None:
+                    backend.free(param.grad)
+                    param.grad = None
+            if self.grads_in_partition is not None:
+                backend.free(self.grads_in_partition)
+            self.grads_in_partition = None
+            self.extra_large_param_to_reduce = None if config.flat else {}
+            self.ready_for_gradients = False
+            backend.synchronize_device()
+
         def _consumer(self) -> RecordingStream:
             return self.reduction_stream if self.overlap_comm else backend.current_stream()
 
