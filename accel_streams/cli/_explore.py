@@ -9,11 +9,12 @@ import typer
 
 from accel_streams.cli import _runs
 from accel_streams.cli._common import EXIT_FAILED, JsonFile, command_app, write_json
+from accel_streams.cli._systematic import replay_line, search_systematically
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from accel_streams.explore import VariantSummary
+    from accel_streams.explore import Runner, RunResult, VariantSummary
 
 __all__ = ["app"]
 
@@ -36,11 +37,52 @@ def explore(
     schedules: Annotated[
         int, typer.Option(min=1, help="How many schedules; the first one is in-order.")
     ] = 16,
-    ranks: Annotated[int, typer.Option(min=1, help="Ranks, as processes on this machine.")] = 2,
+    ranks: Annotated[
+        Optional[int],  # noqa: UP045  (older releases of typer know no "| None")
+        typer.Option(
+            min=1,
+            help="Ranks, as processes on this machine. Default: 2, or 1 with --systematic.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first seeded schedule.")] = 0,
     variants: Annotated[
         str, typer.Option(help="Comma list of accel_streams and deepspeed (as it ships).")
     ] = "accel_streams",
+    only: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            "--schedule",
+            metavar="NAME",
+            help="In-order and this one, such as random:7 or delay:5-9; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    shorten: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Runs to spend on making a schedule that differs shorter; 0 for none."
+        ),
+    ] = 20,
+    systematic: Annotated[
+        bool,
+        typer.Option(
+            "--systematic",
+            help="All orders that can make a difference, for small scripts on one rank.",
+        ),
+    ] = False,
+    max_schedules: Annotated[
+        int, typer.Option(min=1, help="Stop a systematic search after so many.")
+    ] = 1000,
+    max_deviations: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(
+            min=0,
+            help="Leave out schedules with more conflicting pairs in the other order than "
+            "submitted, in a systematic search.",
+            show_default=False,
+        ),
+    ] = None,
     json_file: JsonFile = None,
     timeout: Annotated[
         float, typer.Option(min=1, help="Seconds after which one run counts as hung.")
@@ -65,6 +107,9 @@ def explore(
     optimizer state, and without a race between streams. Exit status: 0 if so, 1 if not or if the
     script fails, 2 for wrong usage.
 
+    With --systematic the script runs in every order that can make a difference. Compared are then
+    also what it prints, and whether it fails.
+
     \b
     Example:
       accel-streams explore --schedules 32 --ranks 2 -- train.py --epochs 1
@@ -77,20 +122,38 @@ def explore(
     chosen = _runs.parsed("--variants", lambda: exploring.variants_named(_runs.words(variants)))
     if logs is not None and any(_runs.made_folder(logs, "--logs").iterdir()):
         raise typer.BadParameter(f"{logs} is not empty; name a new folder", param_hint="--logs")
-    planned = exploring.plan_schedules(schedules, seed)
+    planned = (
+        _runs.parsed("--schedule", lambda: exploring.parse_schedules(only))
+        if only
+        else exploring.plan_schedules(schedules, seed)
+    )
+    runner = exploring.Runner(
+        ranks=ranks or (1 if systematic else 2),
+        device=device or exploring.FAKE_DEVICE,
+        timeout_s=timeout,
+        jobs=jobs,
+        fresh=fresh,
+        logs=logs,
+    )
+    if systematic:
+        if len(chosen) != 1 or runner.ranks != 1:
+            raise typer.BadParameter(
+                "a systematic search is for one variant on one rank", param_hint="--systematic"
+            )
+        search_systematically(runner, script, chosen[0], max_schedules, max_deviations, json_file)
+        return
     with (
         _runs.ending_cleanly(),
-        exploring.Runner(
-            ranks=ranks,
-            device=device or exploring.FAKE_DEVICE,
-            timeout_s=timeout,
-            jobs=jobs,
-            fresh=fresh,
-            logs=logs,
-        ) as runner,
+        runner,
         _runs.progress(len(chosen) * len(planned)) as finished,
     ):
         summaries = exploring.compare(runner, script, chosen, planned, finished=finished)
+        shortest = {}
+        if runner.backend == "cpu_fake":
+            for summary in summaries:
+                shortest[summary.name] = exploring.shorten(
+                    runner, summary, budget=shorten, finished=finished
+                )
     if json_file is not None:
         write_json(
             json_file, exploring.document(summaries, backend=runner.backend, ranks=runner.ranks)
@@ -100,14 +163,16 @@ def explore(
     console = _runs.output_console()
     console.print(_runs.run_table(summaries))
     for summary in summaries:
-        _tell(console, summary)
+        _tell(console, summary, runner, shortest.get(summary.name))
     if json_file is not None:
         console.print(f"wrote {json_file}", soft_wrap=True, markup=False)
     if not all(summary.clean for summary in summaries):
         raise typer.Exit(EXIT_FAILED)
 
 
-def _tell(console: Console, summary: VariantSummary) -> None:
+def _tell(
+    console: Console, summary: VariantSummary, runner: Runner, shortest: RunResult | None
+) -> None:
     runs = summary.runs
     races = summary.races
     lines = [
@@ -120,10 +185,13 @@ def _tell(console: Console, summary: VariantSummary) -> None:
         lines.append(f"  and {len(races) - _RACES_TOLD} more; --json FILE lists all of them")
     different = [run.run for run in runs if not summary.agrees(run)]
     if different:
-        variables = [f"{name}={value}" for name, value in different[0].variant.environment]
-        lines.append(
-            f"  replay the first difference with {' '.join(variables)} "
-            f"{different[0].schedule.replay}"
-        )
+        run = different[0] if shortest is None else shortest.run
+        if shortest is not None:
+            count = run.schedule.name.count(",") + 1
+            lines.append(
+                f"  the shortest schedule found that differs has "
+                f"{'1 delay' if count == 1 else f'{count} delays'}: {run.schedule}"
+            )
+        lines.append(f"  replay it with {replay_line(runner, run)}")
     for line in lines:
         console.print(line, soft_wrap=True, markup=False)

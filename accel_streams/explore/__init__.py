@@ -20,6 +20,7 @@ from ._plan import (
 from ._results import RankResult, RunResult, VariantSummary
 from ._runner import FAKE_DEVICE, Runner
 from ._search import Exploration, Outcome
+from ._shorten import search_script, shorten
 from ._systematic import explore_all, replay
 
 DEMO_SCRIPT = str(Path(__file__).with_name("demo_train.py"))
@@ -50,6 +51,8 @@ __all__ = [
     "parse_schedules",
     "plan_schedules",
     "replay",
+    "search_script",
+    "shorten",
     "variants_named",
     "version_of",
 ]

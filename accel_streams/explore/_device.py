@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from ._notes import ScriptNotes
 from ._plan import Schedule
 
 __all__ = ["Device", "DeviceReport", "FakeDevice", "device_named"]
@@ -64,6 +65,7 @@ class FakeDevice:
         self._analyser: Any = None
         self._kept: list[tuple[Any, ...]] = []
         self._keep = 0
+        self._notes: ScriptNotes | None = None
 
     def prepare(self) -> None:
         """Build or load the extension and register the device."""
@@ -82,12 +84,17 @@ class FakeDevice:
             from accel_streams.races import Analyser
 
             self._analyser = Analyser(device_type="fake")
-        if check or keep_records:
-            fake.start_trace(sink=self._receive)
+        self._notes = ScriptNotes.wanted()
+        if check or keep_records or self._notes is not None:
+            fake.start_trace(brief=not keep_records and self._notes is None, sink=self._receive)
+        if self._notes is not None:
+            self._notes.begin()
 
     def _receive(self, records: list[tuple[Any, ...]]) -> None:
         if self._analyser is not None:
             self._analyser.feed(records)
+        if self._notes is not None:
+            self._notes.receive(records)
         room = self._keep - len(self._kept)
         if room > 0:
             self._kept.extend(records[:room])
@@ -104,10 +111,12 @@ class FakeDevice:
             torch.fake.synchronize(index)  # type: ignore[attr-defined]
         races: list[dict[str, Any]] = []
         names = fake.stream_names()
-        if self._analyser is not None or self._keep:
+        if self._analyser is not None or self._keep or self._notes is not None:
             self._receive(fake.stop_trace())
         if self._analyser is not None:
             races = [race.to_json() for race in self._analyser.races(names)]
+        if self._notes is not None:
+            self._notes.finish(races)
         saved = None
         if self._kept:
             from accel_streams.races import TraceHeader, save_trace

@@ -10,8 +10,11 @@ from typing import Any, Final
 from accel_streams.explore._failures import ExploreError
 from accel_streams.explore._operations import Access, Operation
 
-__all__ = ["operations_of"]
+__all__ = ["MOST_OPERATIONS", "operations_of"]
 
+# The simulated device keeps 4096 entries queued before it runs some by itself, and a search over
+# programs of a quarter of that would not end.
+MOST_OPERATIONS: Final = 1000
 _WHOLE: Final = 1 << 62  # more bytes than any block has
 _WRITE: Final = 2
 _QUEUED: Final = ("launch", "record", "wait")
@@ -32,6 +35,12 @@ def operations_of(
     two runs that submit the same give equal operations.
     """
     ran = [step for step in steps if step[1] or step[2]]
+    if len(ran) > MOST_OPERATIONS:
+        raise ExploreError(
+            f"the program submits {len(ran)} operations; a systematic search is for small "
+            f"programs, of at most {MOST_OPERATIONS}. Explore it under seeded schedules instead: "
+            "accel-streams explore without --systematic"
+        )
     ends = {step[0] for step in ran if step[3]}
     noted = {record[1]: record for record in records if record[0] in _QUEUED}
     # False sorts before True: a begin comes before its end.

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from accel_streams._settings import is_delays
+
 __all__ = [
     "DETERMINISTIC_SCHEDULES",
     "IN_ORDER",
@@ -30,7 +32,8 @@ SEEDED_SCHEDULES = ("priority", "random")
 class Schedule:
     """Name an order in which the simulated device runs queued work.
 
-    `name` is one of the schedules of `accel_streams.fake`; `seed` matters to the seeded ones only.
+    `name` is one of the schedules of `accel_streams.fake`, or a list of delays (`_delays`); `seed`
+    matters to the seeded ones only.
     """
 
     name: str
@@ -38,13 +41,17 @@ class Schedule:
 
     @classmethod
     def parse(cls, text: str) -> Schedule:
-        """Read ``name`` or ``name:seed``; raise ValueError for anything else."""
+        """Read ``name``, ``name:seed`` or ``delay:A-B,...``; raise ValueError for anything else."""
+        if is_delays(text.strip()):
+            return cls(text.strip())
         match = re.fullmatch(r"([a-z_-]+)(?::(\d+))?", text.strip())
         name = match[1].replace("_", "-") if match else ""
         if match is None or name not in DETERMINISTIC_SCHEDULES + SEEDED_SCHEDULES:
             known = ", ".join(DETERMINISTIC_SCHEDULES)
             seeded = ", ".join(f"{name}[:seed]" for name in SEEDED_SCHEDULES)
-            raise ValueError(f"unknown schedule {text!r}; expected one of {known}, {seeded}")
+            raise ValueError(
+                f"unknown schedule {text!r}; expected one of {known}, {seeded}, delay:A-B,..."
+            )
         if match[2] is not None and name in DETERMINISTIC_SCHEDULES:
             raise ValueError(f"schedule {name!r} takes no seed, got {text!r}")
         return cls(name, int(match[2] or 0))

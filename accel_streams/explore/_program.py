@@ -15,9 +15,6 @@ from accel_streams.explore._search import Execution
 
 __all__ = ["FakeDeviceProgram", "told_value"]
 
-# The simulated device keeps 4096 entries queued before it runs some by itself, and a search over
-# programs of a tenth of that would not end.
-_MOST_OPERATIONS: Final = 1000
 _LONGEST_TEXT: Final = 200
 
 _T = TypeVar("_T")
@@ -63,12 +60,6 @@ class FakeDeviceProgram(Generic[_T]):
                 device.note_steps(False)
                 fake.set_schedule(*before)
             steps = device.take_steps()
-            if len(steps) > _MOST_OPERATIONS:
-                raise ExploreError(
-                    f"the program submits {len(steps)} operations; a systematic search is for "
-                    f"small programs, of at most {_MOST_OPERATIONS}. Explore it under seeded "
-                    "schedules instead: accel-streams explore without --systematic"
-                )
             operations, order = operations_of(records, steps)
             # A step with no number says that the host looked how far the device had come.
             polled = any(step[1] == 0 and step[2] == 0 for step in steps)

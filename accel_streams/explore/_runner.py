@@ -73,6 +73,7 @@ class Runner:
         self.fresh_reason = ""
         self._device = device
         self.backend = device_named(device).name
+        self.environment = dict(device_named(device).environment)
         self._timeout_s = timeout_s
         self._start_timeout_s = start_timeout_s
         self._jobs = jobs or max(1, _cpus() // ranks)
@@ -251,9 +252,8 @@ class Runner:
 
     def _launch(self, run: Run) -> int:
         index, self._count = self._count, self._count + 1
-        folder = (
-            self._folder / f"{index:04d}-{run.variant.name}-{str(run.schedule).replace(':', '-')}"
-        )
+        schedule = str(run.schedule).replace(":", "-")[:60]  # a list of delays may be long
+        folder = self._folder / f"{index:04d}-{run.variant.name}-{schedule}"
         folder.mkdir()
         script = run.script
         arguments = (*script.arguments, *run.variant.arguments)

@@ -50,14 +50,15 @@ class Executor(Protocol):
 class Outcome:
     """One way in which a program ends.
 
-    `schedule` is the name of a schedule that ends so, with as few delays as were found; `classes`
-    counts the explored classes of schedules that do.
+    `schedule` is the name of a schedule that ends so, with as few delays as were found; `explained`
+    says what they are. `classes` counts the explored classes of schedules that end so.
     """
 
     outcome: str
     text: str
     schedule: str
     classes: int
+    explained: tuple[str, ...] = ()
 
     @property
     def delays(self) -> tuple[Delay, ...]:
@@ -101,9 +102,13 @@ class Exploration:
         if self.failing is None:
             return f"no difference in {scope}"
         first = self.failing
-        return (
-            f"{len(self.outcomes)} different outcomes in {scope}\n"
-            f"in-order: {self.outcomes[0].text}\n{first.schedule}: {first.text}"
+        return "\n".join(
+            [
+                f"{len(self.outcomes)} different outcomes in {scope}",
+                f"in-order: {self.outcomes[0].text}",
+                f"{first.schedule}: {first.text}",
+                *(f"  {delay}" for delay in first.explained),
+            ]
         )
 
 
@@ -235,4 +240,10 @@ def _shrunk(executor: Executor, outcome: Outcome, in_order: Outcome) -> Outcome:
     def ends_so(delays: Sequence[Delay]) -> bool:
         return executor.run(delays).outcome == outcome.outcome
 
-    return replace(outcome, schedule=schedule_name(shortest(outcome.delays, ends_so)))
+    delays = shortest(outcome.delays, ends_so)
+    what = {operation.name: operation.what for operation in executor.run(delays).operations}
+    explained = tuple(
+        f"{what.get(late, '?')} ({late}) runs after {what.get(early, '?')} ({early})"
+        for late, early in delays
+    )
+    return replace(outcome, schedule=schedule_name(delays), explained=explained)

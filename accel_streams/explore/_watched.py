@@ -7,12 +7,15 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accel_streams import _settings
 
 from ._device import DeviceReport, FakeDevice
 from ._plan import Schedule
+
+if TYPE_CHECKING:
+    from accel_streams.races._source import TraceSource
 
 __all__ = ["RealDevice", "WatchedFakeDevice"]
 
@@ -27,13 +30,17 @@ class _Watched:
     def _device_type(self) -> str:
         raise NotImplementedError
 
+    def _source(self) -> TraceSource:
+        from accel_streams.races._source import choose_source
+
+        return choose_source(self._device_type())
+
     def begin(self, schedule: Schedule, *, check: bool, keep_records: int) -> None:
         """Start to watch; called in the process that runs the script."""
-        from accel_streams.races._source import choose_source
         from accel_streams.races._watch import Watch
 
         self._keep = keep_records
-        self._watch = Watch(choose_source(self._device_type()), keep_records=keep_records)
+        self._watch = Watch(self._source(), keep_records=keep_records)
         self._watch.start()
         # Called too when the script fails, and then the only chance to tell what was seen.
         atexit.register(self._tell_unfinished)
@@ -94,6 +101,11 @@ class WatchedFakeDevice(_Watched):
 
     def _device_type(self) -> str:
         return "fake"
+
+    def _source(self) -> TraceSource:
+        from accel_streams.races._source import FakeSource
+
+        return FakeSource(full=bool(self._keep))
 
     def begin(self, schedule: Schedule, *, check: bool, keep_records: int) -> None:
         """Set the schedule and start to watch."""
