@@ -11,8 +11,9 @@ from accel_streams.races._declare import kernel
 from accel_streams.races._perfetto import write_perfetto
 from accel_streams.races._picture import draw_timeline
 from accel_streams.races._race import Kind, Operation, Race, StreamNames
-from accel_streams.races._records import READ, WRITE, Access, Record, Source, StreamKey
+from accel_streams.races._records import READ, WRITE, Access, Record, Shape, Source, StreamKey
 from accel_streams.races._report import render_text, to_json
+from accel_streams.races._strides import access
 from accel_streams.races._trace import (
     FORMAT_VERSION,
     Trace,
@@ -33,6 +34,7 @@ __all__ = [
     "Operation",
     "Race",
     "Record",
+    "Shape",
     "Source",
     "StreamKey",
     "StreamNames",

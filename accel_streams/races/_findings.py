@@ -155,7 +155,7 @@ class Findings:
             key = (race.kind, race.buffer, finding.first.place, finding.second.place)
             earlier = merged.get(key)
             merged[key] = race if earlier is None else _joined(earlier, race)
-        return sorted(merged.values(), key=_order)
+        return _with_causes(sorted(merged.values(), key=_order))
 
 
 @dataclass(slots=True)
@@ -236,6 +236,43 @@ def _joined(one: Race, other: Race) -> Race:
     earliest, latest = sorted((one, other), key=_order)
     streams = tuple(dict.fromkeys(earliest.streams + latest.streams))
     return replace(earliest, count=one.count + other.count, streams=streams)
+
+
+def _with_causes(races: list[Race]) -> list[Race]:
+    """Number the missing waits; a race that an earlier one's wait would order has its number."""
+    waits: list[Race] = []
+    numbers: dict[object, int] = {}
+    found = []
+    for race in races:
+        wait = next((wait for wait in waits if _orders(wait, race)), None)
+        if wait is None:
+            wait = race
+            waits.append(race)
+        number = numbers.setdefault(_places(wait), len(numbers))
+        found.append(replace(race, cause=number))
+    return found
+
+
+def _orders(wait: Race, race: Race) -> bool:
+    """Return whether the wait that is missing in ``wait`` would order ``race`` as well."""
+    return (
+        _submitter(race.first) == _submitter(wait.first)
+        and _submitter(race.second) == _submitter(wait.second)
+        and race.first.seq <= wait.first.seq
+        and race.second.seq >= wait.second.seq
+    )
+
+
+def _submitter(operation: Operation) -> StreamKey:
+    # Of a collective, the stream that issued it: it waits for that one, and that one for it.
+    return operation.issuer or operation.stream
+
+
+def _places(wait: Race) -> object:
+    first, second = wait.first, wait.second
+    if first.source is None or second.source is None:
+        return first.name, _submitter(first), second.name, _submitter(second)
+    return first.source, second.source
 
 
 def _order(race: Race) -> tuple[int, int]:

@@ -128,6 +128,9 @@ class Race:
     wait is missing, ``note`` what there is in its place (may be empty). ``count`` is how many pairs
     of operations the report stands for: they have the same places, kind and buffer; ``streams``
     lists the pairs of streams among them. ``first`` and ``second`` are the earliest of them.
+
+    Races of one ``cause`` are mended by one wait, or by waits at one pair of places; the first of
+    them in a list of reports says which.
     """
 
     kind: Kind
@@ -142,6 +145,7 @@ class Race:
     note: str = ""
     count: int = 1
     streams: tuple[tuple[str, str], ...] = field(default=())
+    cause: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-serialisable description."""
@@ -156,6 +160,7 @@ class Race:
             "note": self.note,
             "count": self.count,
             "streams": [list(pair) for pair in self.streams],
+            "cause": self.cause,
         }
 
     def __str__(self) -> str:

@@ -21,8 +21,7 @@ def to_json(
 ) -> dict[str, Any]:
     """Return what ``accel-streams races --json`` writes.
 
-    ``operations`` is how many launches were analysed; ``unseen`` names operations whose accesses
-    the trace does not hold.
+    ``operations`` is how many launches were analysed; ``unseen`` says what could not be seen.
     """
     return {
         "schema": _SCHEMA,
@@ -41,38 +40,43 @@ def render_text(
 ) -> str:
     """Return a report for people, without a final newline.
 
-    ``operations`` is how many launches were analysed, where known; ``unseen`` names operations
-    whose accesses the trace does not hold. With ``limit``, so many races are shown in full and the
+    ``operations`` is how many launches were analysed, where known; ``unseen`` says what could not
+    be seen. With ``limit``, so many races are shown in full and the
     others only counted.
     """
-    lines = [_summary(races, operations)]
+    lines = [_summary(races, operations, complete=not unseen)]
     shown = races if limit is None else races[:limit]
+    causes: dict[int, int] = {}
     for number, race in enumerate(shown, start=1):
-        lines += ["", *_paragraph(number, race)]
+        lines += ["", *_paragraph(number, race, causes.setdefault(race.cause, number))]
     if len(shown) < len(races):
         lines += ["", f"... and {_plural(len(races) - len(shown), 'more race')}"]
     if unseen:
-        lines += ["", f"Not seen: the accesses of {', '.join(unseen)}"]
+        lines += ["", "Not seen:"]
+        for each in unseen:
+            lines += textwrap.wrap(each, _WIDTH, initial_indent="- ", subsequent_indent="  ")
     return "\n".join(lines)
 
 
-def _summary(races: Sequence[Race], operations: int | None) -> str:
+def _summary(races: Sequence[Race], operations: int | None, *, complete: bool) -> str:
     over = "" if operations is None else f" in {_plural(operations, 'operation')}"
     if not races:
-        return f"No races{over}."
+        return f"No races{over}." if complete else f"No races{over} in what could be seen."
     times = sum(race.count for race in races)
     again = "" if times == len(races) else f", seen {times:,} times"
-    return f"{_plural(len(races), 'race')}{over}{again}:"
+    waits = len({race.cause for race in races})
+    missing = "" if waits == len(races) else f", from {_plural(waits, 'missing wait')}"
+    return f"{_plural(len(races), 'race')}{over}{again}{missing}:"
 
 
-def _paragraph(number: int, race: Race) -> list[str]:
+def _paragraph(number: int, race: Race, root: int) -> list[str]:
     times = "" if race.count == 1 else f", {race.count:,} times"
     lines = [
         f"{number}. {race.kind} on {race.buffer}, bytes {race.lo:,} to {race.hi:,}{times}",
         *_item("first", _operation(race.first)),
         *_item("then", _operation(race.second)),
         *_item("so", race.consequence),
-        *_item("missing", race.missing_edge),
+        *_item("missing", race.missing_edge if root == number else f"the wait that {root} lacks"),
     ]
     if race.note:
         lines += _item("note", race.note)

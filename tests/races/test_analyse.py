@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from accel_streams._errors import TraceFormatError
-from accel_streams.races import READ, WRITE, Analyser, Race, Record
+from accel_streams.races import READ, WRITE, Access, Analyser, Race, Record
 from race_programs import (
     BOTH,
     COMMUNICATOR,
@@ -258,6 +258,28 @@ class TestFree:
         program.reuse(block)
         assert kinds(program) == ["use-after-free"]
 
+    def test_record_stream_covers_what_its_stream_waited_for(
+        self, program: Recorder, block: int
+    ) -> None:
+        program.edge(P, DEFAULT)
+        program.read(DEFAULT, block)  # of this stream the allocator knows nothing
+        program.edge(DEFAULT, Q)
+        program.record_stream(block, Q)
+        program.read(Q, block)
+        program.free(block)
+        program.reuse(block)
+        assert kinds(program) == []
+
+    def test_what_the_freeing_thread_waited_for_is_over(
+        self, program: Recorder, block: int
+    ) -> None:
+        program.read(Q, block)
+        program.synchronize_stream(Q)
+        program.free(block)
+        program.thread = 1
+        program.reuse(block)
+        assert kinds(program) == []
+
     def test_record_stream_covers_nothing_after_the_free(
         self, program: Recorder, block: int
     ) -> None:
@@ -326,6 +348,38 @@ class TestWords:
         assert len(many) == len(few)
         assert sum(race.count for race in many) > 5 * sum(race.count for race in few)
 
+    @pytest.mark.parametrize(("missing", "waits"), [("producers", 1), ("release", 1)])
+    def test_races_that_one_wait_mends_have_one_cause(self, missing: str, waits: int) -> None:
+        races = races_of(DoubleBuffer(DoubleBuffer.ALL - {missing}).records)
+        assert len(races) > waits
+        assert {race.cause for race in races} == set(range(waits))
+
+    def test_each_missing_wait_is_a_cause_of_its_own(self) -> None:
+        alone = [
+            {
+                (race.first.source, race.second.source)
+                for race in races_of(DoubleBuffer(waits).records)
+            }
+            for waits in (DoubleBuffer.ALL - {"producers"}, DoubleBuffer.ALL - {"release"})
+        ]
+        races = races_of(DoubleBuffer(frozenset({"allocation"})).records)
+        causes = [
+            {race.cause for race in races if (race.first.source, race.second.source) in places}
+            for places in alone
+        ]
+        assert all(causes)
+        assert not causes[0] & causes[1]
+
+    def test_a_wait_too_early_or_on_another_stream_mends_nothing(self, program: Recorder) -> None:
+        block, other = owned_by(program, P, Q, DEFAULT), owned_by(program, P, Q, DEFAULT)
+        program.write(P, block)
+        program.read(Q, block)
+        program.write(P, other)  # after what the first wait would cover
+        program.read(Q, other)
+        program.read(DEFAULT, block)  # another stream
+        races = races_of(program.records)
+        assert [race.cause for race in races] == [0, 1, 2]
+
     def test_a_collective_nobody_waited_for(self, program: Recorder) -> None:
         block = owned_by(program, REDUCTION)
         program.collective(REDUCTION, COMMUNICATOR, (block, 0, 16, BOTH))
@@ -379,6 +433,108 @@ class TestWords:
         assert "`add_` at an unknown place" in races[0].missing_edge
 
 
+class TestThreads:
+    """What one host thread waited for, another knows only if it comes after it."""
+
+    @pytest.fixture
+    def block(self, program: Recorder) -> int:
+        block = owned_by(program, P, Q)
+        program.write(P, block)
+        program.synchronize_stream(P)
+        return block
+
+    def test_a_sync_in_another_thread_orders_nothing(self, program: Recorder, block: int) -> None:
+        program.thread = 1
+        program.read(Q, block)
+        assert kinds(program) == ["read-after-write"]
+
+    def test_a_hand_over_does(self, program: Recorder, block: int) -> None:
+        program.hand_over(1)
+        program.read(Q, block)
+        assert kinds(program) == []
+
+    def test_a_hand_over_before_the_sync_does_not(self, program: Recorder) -> None:
+        block = owned_by(program, P, Q)
+        program.write(P, block)
+        program.release(1)
+        program.synchronize_stream(P)
+        program.thread = 1
+        program.acquire(1)
+        program.read(Q, block)
+        assert kinds(program) == ["read-after-write"]
+
+    def test_what_was_handed_over_is_handed_on(self, program: Recorder, block: int) -> None:
+        program.hand_over(1)
+        program.hand_over(2, token=2)
+        program.read(Q, block)
+        assert kinds(program) == []
+
+    def test_memory_comes_from_its_thread(self, program: Recorder, block: int) -> None:
+        fresh = program.alloc(Q)
+        program.thread = 1
+        program.launch(Q, (fresh, 0, 16, WRITE), (block, 0, 16, READ))
+        assert kinds(program) == []
+
+    def test_a_recording_comes_from_its_thread(self, program: Recorder, block: int) -> None:
+        program.record(DEFAULT, "e")
+        program.thread = 1
+        program.wait(DEFAULT, "e")
+        program.read(Q, block)
+        assert kinds(program) == []
+
+    def test_one_stream_is_in_order_whoever_submits(self, program: Recorder) -> None:
+        block = owned_by(program, P)
+        program.write(P, block)
+        program.thread = 1
+        program.write(P, block)
+        assert kinds(program) == []
+
+
+class TestStrides:
+    """Rows of 4 bytes: columns of one byte each."""
+
+    COLUMN = (1, 4, 4)
+
+    def meet(self, program: Recorder, first: Access, second: Access) -> list[str]:
+        block = owned_by(program, P, Q)
+        program.launch(P, (block, *first[1:]))
+        program.launch(Q, (block, *second[1:]))
+        return kinds(program)
+
+    def test_interleaved_columns_are_no_race(self, program: Recorder) -> None:
+        first, second = (0, 1, 14, WRITE, self.COLUMN), (0, 2, 15, WRITE, self.COLUMN)
+        assert self.meet(program, first, second) == []
+
+    def test_one_column_is(self, program: Recorder) -> None:
+        first = second = (0, 1, 14, WRITE, self.COLUMN)
+        assert self.meet(program, first, second) == ["write-after-write"]
+
+    def test_a_row_meets_every_column(self, program: Recorder) -> None:
+        first, second = (0, 2, 15, WRITE, self.COLUMN), (0, 4, 8, READ)
+        assert self.meet(program, first, second) == ["read-after-write"]
+
+
+def test_an_operation_with_unknown_accesses_is_listed(program: Recorder) -> None:
+    for name in ("triton::f", "triton::f", "custom"):
+        program.add("launch", P, name, None, None)
+    analyser = Analyser()
+    analyser.feed(program.records)
+    assert analyser.races() == []
+    assert analyser.operations == 3
+    assert analyser.unseen == [
+        "triton::f (2 times): nobody knows which memory it touches",
+        "custom (1 time): nobody knows which memory it touches",
+    ]
+
+
+def test_launches_that_were_left_out_count(program: Recorder) -> None:
+    program.launch(P)
+    program.add("left_out", 41)
+    analyser = Analyser()
+    analyser.feed(program.records)
+    assert analyser.operations == 42
+
+
 class TestMemory:
     def test_it_is_bounded_by_what_is_in_use_not_by_the_trace(self) -> None:
         analyser = Analyser()
@@ -420,6 +576,12 @@ BAD: list[tuple[Any, str]] = [
     (("launch", 9, 0, P, "op", ((1, 0, 16, 7),), None), "malformed"),
     (("launch", 9, 0, P, "op", ((1, 8, 4, 1),), None), "0 <= lo <= hi"),
     (("launch", 9, 0, P, "op", ((1, 0, 16),), None), "malformed"),
+    (("launch", 9, 0, P, "op", ((1, 0, 16, 1, ()),), None), "malformed"),
+    (("launch", 9, 0, P, "op", ((1, 0, 16, 1, (4, 2)),), None), "malformed"),
+    (("launch", 9, 0, P, "op", ((1, 0, 16, 1, (4, 2, 0)),), None), "malformed"),
+    (("launch", 9, 0, P, "op", ((1, 0, 16, 1, (4, 9, 8)),), None), "malformed"),
+    (("launch", 9, 0, P, "op", 5, None), "malformed"),
+    (("acquire", 9, 0), "(kind, seq, thread, token)"),
     (("launch", 9, 0, P, "op"), "(kind, seq, thread, stream, name, accesses, source)"),
     (("alloc", 9, 0, P, 1), "(kind, seq, thread, stream, block, nbytes, source)"),
     (("wait", 9, 0, P, 12, None), "comes later"),
