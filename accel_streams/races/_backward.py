@@ -14,12 +14,13 @@ reported on any device.
 
 from __future__ import annotations
 
-import threading
+import _thread
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 
+from accel_streams import _handover
 from accel_streams.races._patching import Patches
 from accel_streams.races._recorder import Recorder, ThreadState, place
 from accel_streams.races._records import Access, Source, StreamKey
@@ -42,7 +43,7 @@ class Backward:
         self.running = 0
         self._recorder = recorder
         self._streams = streams
-        self._lock = threading.Lock()
+        self._lock = _thread.allocate_lock()
         # By step that has not begun: the recordings that its stream will wait for.
         self._expected: dict[Any, list[tuple[StreamKey, int]]] = {}
         # The caller's streams at the start of a pass, and where its last steps ran.
@@ -96,6 +97,7 @@ class Backward:
 
     def note_node(self, state: ThreadState) -> None:
         """Find out whether another step has begun on this thread; record what it waits for."""
+        _handover.note_backward()
         node: Any = torch._C._current_autograd_node()
         if node is state.node or (node is None and state.node is None):
             return

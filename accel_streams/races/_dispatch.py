@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from accel_streams import _handover
 from accel_streams.races._collectives import Collectives
 from accel_streams.races._declare import declaring, note_triton
 from accel_streams.races._operators import LIST, Plan, plan_of
@@ -46,6 +47,7 @@ class DispatchSource:
         streams = streams_of(self.device_type, recorder)
         self._recorder, self._streams = recorder, streams
         self._mode = Mode(recorder, streams, Storages(recorder, self.device_type))
+        _handover.start(recorder)
         streams.install()
         self._mode.collectives.install()
         self._follow_threads()
@@ -70,6 +72,8 @@ class DispatchSource:
         self._patches.undo()
         self._mode.collectives.uninstall()
         self._streams.uninstall()
+        if self._recorder is not None:
+            _handover.stop(self._recorder)
         self._mode.active = False
         self.flush()
 
@@ -121,7 +125,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.opaque: Counter[str] = Counter()
         self.undeclared: Counter[str] = Counter()
         self.failed = 0
-        self._plans: dict[Any, Plan] = {}
+        self._plans: dict[int, Plan] = {}
+        self._backward = streams.backward
         self._pinned: dict[int, Block] = {}
 
     @classmethod
@@ -133,11 +138,12 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run the operator, and record it."""
-        plan = self._plans.get(func)
+        # Not by the operator itself: its hash is computed in Python.
+        plan = self._plans.get(id(func))
         if plan is None:
             plan = self._plan(func)
         if plan.kind == "view":
-            if self.streams.in_backward:
+            if self._backward.running:
                 # Some steps of a backward pass do nothing else.
                 self.streams.note_node(self.recorder.state)
             return func(*args, **kwargs) if kwargs else func(*args)
@@ -191,7 +197,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         source = place()
         state = recorder.state
         streams = self.streams
-        if streams.in_backward:
+        if self._backward.running:
             streams.note_node(state)
             streams.note_operation(state, stream, source, accesses, self.storages)
         pending: Pending | None = None
@@ -294,7 +300,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._pinned:
             self._host_uses(plan, args, kwargs)
         result = func(*args, **kwargs)
-        made = [value for value in _flat(result) if value.device.type == self.storages._device_type]
+        made = [value for value in _flat(result) if self.storages.index_of(value.device) >= 0]
         if plan.makes and made:
             stream = self.streams.current(made[0].device.index)
             state, source, accesses = self.recorder.state, place(), list[Access]()
@@ -309,8 +315,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         result = func(*args, **kwargs)
         tensor = args[0]
-        if tensor.device.type == self.storages._device_type:
-            stream = self.streams.current(tensor.device.index)
+        index = self.storages.index_of(tensor.device)
+        if index >= 0:
+            stream = self.streams.current(index)
             self.storages.moved(tensor, stream, place())
         return result
 
@@ -323,7 +330,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         accesses: list[Access],
     ) -> Any:
         """Run a copy, which may be between devices, or between the device and the host."""
-        own = self.storages._device_type
+        own = self.storages.device_type
         if plan.name.startswith("aten::_to_copy"):
             source = args[0]
             wanted = kwargs.get("device")
@@ -422,7 +429,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # A higher-order operator: what it runs inside may or may not come by here.
             plan = Plan(str(getattr(func, "name", lambda: func)()))
             plan.kind = "opaque"
-        self._plans[func] = plan
+        plan.func = func  # So that its identity is not used again.
+        self._plans[id(func)] = plan
         return plan
 
     def declare(

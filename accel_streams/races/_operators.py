@@ -58,10 +58,20 @@ class Plan:
     ("plain"), or one of "copy", "index", "moves", "record_stream", "collective", "wait_tensor".
     """
 
-    __slots__ = ("host_waits", "keywords", "kind", "makes", "modes", "name", "writes_results")
+    __slots__ = (
+        "func",
+        "host_waits",
+        "keywords",
+        "kind",
+        "makes",
+        "modes",
+        "name",
+        "writes_results",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.func: Any = None
         self.kind = "plain"
         self.modes: tuple[int, ...] = ()
         self.keywords: dict[str, int] = {}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import os
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal
@@ -48,7 +48,7 @@ class ProcessWatch:
         # What has to be raised at the next occasion.
         self._pending: list[Race] = []
         self._pending_warning: RaceWarning | None = None
-        self._lock = threading.Lock()
+        self._lock = _thread.allocate_lock()
         self._process = os.getpid()
 
     def start(self) -> None:

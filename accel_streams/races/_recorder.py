@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import itertools
+import operator
 import sys
 import threading
 from collections import deque
@@ -71,24 +73,25 @@ class Recorder:
         self.chunk = chunk
         self.buffer: list[Record] = []
         self.numbers = itertools.count(1)
-        # Held between the taking of a number and its record's joining the others. What takes it
-        # frees nothing and so calls nothing.
-        self.lock = threading.Lock()
-        self._delivering = threading.RLock()
+        # Held between the taking of a number and its record's joining the others. Reentrant, as a
+        # garbage collection may run in between, and with it anything. Not from threading, whose
+        # locks are watched: see _handover.
+        self.lock = _thread.RLock()
+        self._delivering = _thread.RLock()
         # What has died. Not recorded at once: memory may be freed anywhere, also under the lock.
         self.dead: deque[tuple[StreamKey | None, int]] = deque()
         # Freed, and not yet handed out again, by the stream that owns it.
         self._free: dict[StreamKey, list[int]] = {}
-        self._local = threading.local()
+        self.local = threading.local()
         self._threads = itertools.count()
 
     @property
     def state(self) -> ThreadState:
         """The calling thread's state."""
         try:
-            state: ThreadState = self._local.state
+            state: ThreadState = self.local.state
         except AttributeError:
-            state = self._local.state = ThreadState(next(self._threads))
+            state = self.local.state = ThreadState(next(self._threads))
         return state
 
     def emit(self, kind: str, *fields: Any) -> int:
@@ -102,17 +105,16 @@ class Recorder:
 
     def bury(self) -> None:
         """Record the frees so far."""
-        while self.dead:
-            try:
-                stream, block = self.dead.popleft()
-            except IndexError:
-                return
-            if stream is None:
-                continue
-            thread = self.state.index
-            with self.lock:
-                self.buffer.append(("free", next(self.numbers), thread, stream, block))
-            self._free.setdefault(stream, []).append(block)
+        dead = self.dead
+        if not dead:
+            return
+        thread = self.state.index
+        with self.lock:
+            while dead:
+                stream, block = dead.popleft()
+                if stream is not None:
+                    self.buffer.append(("free", next(self.numbers), thread, stream, block))
+                    self._free.setdefault(stream, []).append(block)
 
     def hand_out(self, stream: StreamKey) -> None:
         """Record that memory is allocated on a stream: what is free there may be used for it.
@@ -121,8 +123,11 @@ class Recorder:
         except for those that record_stream has named.
         """
         self.bury()
-        for block in self._free.pop(stream, ()):
-            self.emit("reuse", stream, block)
+        if stream in self._free:
+            thread = self.state.index
+            with self.lock:
+                for block in self._free.pop(stream, ()):
+                    self.buffer.append(("reuse", next(self.numbers), thread, stream, block))
 
     def launch(self, pending: Pending, stream: StreamKey) -> None:
         """Record an operation's launch."""
@@ -138,7 +143,9 @@ class Recorder:
     def edge(self, first: StreamKey, second: StreamKey, source: Source | None = None) -> None:
         """Record that one stream waits for all that another one was given."""
         if first != second:
-            self.emit("wait", second, self.emit("record", first, source), source)
+            recorded = self.emit("record", first, source)
+            self.emit("wait", second, recorded, source)
+            self.emit("drop", recorded)
 
     def deliver(self) -> None:
         """Hand over what has gathered. What the sink raises is the caller's."""
@@ -147,7 +154,26 @@ class Recorder:
             with self.lock:
                 records, self.buffer = self.buffer, []
             if records:
+                # Out of order only where a garbage collection came in between.
+                records.sort(key=_number)
                 self.sink(records)
+
+    # What the hand-overs between host threads are told to; see _handover.Listener.
+
+    def thread(self) -> int:
+        """Return the number of the calling thread."""
+        return self.state.index
+
+    def released(self, token: int, thread: int) -> None:
+        """Record that a thread's knowledge can be taken over."""
+        with self.lock:
+            self.buffer.append(("release", next(self.numbers), thread, token))
+
+    def acquired(self, token: int) -> None:
+        """Record that the calling thread has taken over another one's knowledge."""
+        thread = self.state.index
+        with self.lock:
+            self.buffer.append(("acquire", next(self.numbers), thread, token))
 
     def deliver_if_full(self) -> None:
         """Hand over what has gathered if it is enough."""
@@ -155,9 +181,12 @@ class Recorder:
             self.deliver()
 
 
+_number = operator.itemgetter(1)
+
+
 def place() -> Source | None:
     """Return the innermost line of Python outside torch, else the step of the backward pass."""
-    frame: Any = sys._getframe(1)
+    frame: Any = sys._getframe(2)  # The caller is one of us.
     while frame is not None:
         code = frame.f_code
         file = code.co_filename

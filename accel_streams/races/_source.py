@@ -49,15 +49,21 @@ class FakeSource:
     # It is called from the device's own code, which can't pass an exception on.
     sink_may_raise = False
 
-    def __init__(self) -> None:
-        self._stop: Callable[[], None] | None = None
+    def __init__(self, *, full: bool = False) -> None:
+        """``full``: with what pictures need besides, for which nobody else may record."""
+        self._full = full
+        self._stop: Callable[[], object] | None = None
 
     def start(self, sink: Sink, *, promptly: bool = False) -> None:
         """Hand records to ``sink`` from now on, in chunks in any case."""
         from accel_streams import fake
 
         fake.enable()
-        self._stop = fake.listen(sink)
+        if self._full:
+            fake.start_trace(sink=sink)
+            self._stop = fake.stop_trace
+        else:
+            self._stop = fake.listen(sink)
 
     def flush(self) -> None:
         """Hand over what has gathered."""

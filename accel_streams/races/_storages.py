@@ -10,6 +10,7 @@ import torch
 
 from accel_streams.races._recorder import Recorder
 from accel_streams.races._records import READ, WRITE, Access, StreamKey
+from accel_streams.races._strides import access
 
 __all__ = ["HOST", "Block", "Storages", "span"]
 
@@ -39,8 +40,12 @@ class Block:
         self.pointer = pointer
         self.owner: StreamKey | None = None
         self.reference: Any = None
-        self.whole: tuple[Access, ...] = tuple(
-            (number, 0, nbytes, mode) for mode in (0, READ, WRITE, READ | WRITE)
+        # By mode: the access to all of it.
+        self.whole: tuple[Access, ...] = (
+            (number, 0, nbytes, 0),
+            (number, 0, nbytes, READ),
+            (number, 0, nbytes, WRITE),
+            (number, 0, nbytes, READ | WRITE),
         )
 
 
@@ -53,12 +58,13 @@ class Storages:
 
     def __init__(self, recorder: Recorder, device_type: str) -> None:
         self._recorder = recorder
-        self._device_type = device_type
+        self.device_type = device_type
         self._numbers = itertools.count(1)
         self.by_storage: dict[int, Block] = {}
         # Those that a step of a backward pass has allocated: autograd itself tells the allocator
         # which streams use them.
         self._gradients: dict[int, StreamKey] = {}
+        self._indices: dict[torch.device, int] = {}
         # How many blocks were used that nobody saw being allocated.
         self.adopted = 0
 
@@ -69,10 +75,20 @@ class Storages:
         except (NotImplementedError, RuntimeError):
             return None  # Sparse and wrapped tensors: those they consist of are seen.
         block = self.by_storage.get(id(storage))
-        if block is None and tensor.device.type == self._device_type:
-            block = self._new(storage, tensor.device.index)
-            self.adopted += 1
+        if block is None:
+            index = self.index_of(tensor.device)
+            if index >= 0:
+                block = self._new(storage, index)
+                self.adopted += 1
         return block
+
+    def index_of(self, device: torch.device) -> int:
+        """Return a device's index; -1 if it is of another kind."""
+        index = self._indices.get(device)
+        if index is None:
+            mine = device.type == self.device_type
+            index = self._indices[device] = (device.index or 0) if mine else -1
+        return index
 
     def allocated(
         self, tensor: torch.Tensor, stream: StreamKey, source: Any, *, backward: bool
@@ -83,8 +99,11 @@ class Storages:
         except (NotImplementedError, RuntimeError):
             return None
         block = self.by_storage.get(id(storage))
-        if block is None and tensor.device.type == self._device_type:
-            block = self._new(storage, tensor.device.index)
+        if block is not None:
+            return block
+        index = self.index_of(tensor.device)
+        if index >= 0:
+            block = self._new(storage, index)
             if block.nbytes:
                 block.owner = stream
                 if backward:
@@ -144,11 +163,5 @@ def span(tensor: torch.Tensor, block: Block, mode: _Mode) -> Access | None:
             return None
         lo = int(tensor.storage_offset()) * tensor.itemsize
         return (block.number, lo, lo + nbytes, mode)
-    if not tensor.numel():
-        return None
-    last = sum(
-        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    )
-    itemsize = tensor.itemsize
-    lo = int(tensor.storage_offset()) * itemsize
-    return (block.number, lo, lo + (last + 1) * itemsize, mode)
+    offset = int(tensor.storage_offset())
+    return access(block.number, offset, tensor.shape, tensor.stride(), tensor.itemsize, mode)

@@ -29,6 +29,9 @@ labels: dict[tuple[str, int, int], str] = {}
 class Streams(Protocol):
     """What the looker at the dispatcher needs to know of streams."""
 
+    backward: Backward
+    """The backward passes under way."""
+
     @property
     def traced(self) -> bool:
         """Whether waits inside an operator are recorded as well."""
@@ -217,6 +220,9 @@ class PatchedStreams(_Common):
 
     def _note_recording(self, event: Any, key: StreamKey) -> None:
         seq = self.recorder.emit("record", key, place())
+        before = self._recorded.get(id(event))
+        if before is not None:
+            self.recorder.emit("drop", before)
         if id(event) not in self._kept:
             # So that its identity is not used again; an event is small.
             self._kept[id(event)] = event
@@ -434,6 +440,7 @@ class CudaStreams(_Common):
         key = self._key(self._cuda.current_device(), handle)
         if state.pending is not None and state.pending.stream == key:
             self.recorder.launch_pending(state)
+        self._delete(event)
         self._recorded[event] = self.recorder.emit("record", key, place())
 
     def _wait(self, event: int, handle: int) -> None:
@@ -448,7 +455,9 @@ class CudaStreams(_Common):
             pending.stream = key
 
     def _delete(self, event: int) -> None:
-        self._recorded.pop(event, None)
+        before = self._recorded.pop(event, None)
+        if before is not None:
+            self.recorder.emit("drop", before)
 
     def _synchronize_event(self, event: int) -> None:
         self._prepare()

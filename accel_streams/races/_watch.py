@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +41,9 @@ class Watch:
         self._analyser = Analyser(source.device_type)
         self._told = 0
         self._active = False
-        # Reentrant: what `found` does may look at the races.
-        self._lock = threading.RLock()
+        # Reentrant: what `found` does may look at the races. Not from threading, whose locks are
+        # watched themselves.
+        self._lock = _thread.RLock()
 
     def start(self, *, promptly: bool = False) -> None:
         """Begin. ``promptly``: analyse after every operation where the source can."""
@@ -96,7 +97,11 @@ class Watch:
     def unseen(self) -> list[str]:
         """What could not be seen, in plain words."""
         self.flush()
-        return self.source.unseen()
+        return self.unseen_so_far()
+
+    def unseen_so_far(self) -> list[str]:
+        """Return what could not be seen of what was analysed already."""
+        return [*self._analyser.unseen, *self.source.unseen()]
 
     def check(self) -> None:
         """Raise RaceError when there was a race, NothingWatchedError when there was nothing."""
@@ -118,7 +123,7 @@ class Watch:
     def report_so_far(self) -> str:
         """Return the report on what was analysed already."""
         text = render_text(self.races_so_far(), operations=self._analyser.operations)
-        return "\n".join([text, *told_unseen(self.source.unseen())])
+        return "\n".join([text, *told_unseen(self.unseen_so_far())])
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``accel-streams races --json`` writes."""

@@ -95,6 +95,16 @@ def views_at_other_offsets(device: Device, fault: bool) -> None:
     device.module.synchronize()
 
 
+def interleaved_columns(device: Device, fault: bool) -> None:
+    x, side = device.zeros(16, 4), device.stream()
+    side.wait_stream(device.current())
+    x[:, 0].add_(1)
+    with device.module.stream(side):
+        # One range from the first to the last byte of each would overlap.
+        x[:, 0 if fault else 1].add_(1)
+    device.module.synchronize()
+
+
 def freed_while_used(device: Device, fault: bool) -> None:
     side = device.stream()
     x, total = torch.ones(4096, device=device.type), device.zeros(4096)
@@ -134,6 +144,25 @@ def in_another_thread(device: Device, fault: bool) -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
+    thread.join()
+    device.module.synchronize()
+
+
+def another_thread_has_waited(device: Device, fault: bool) -> None:
+    x, side = device.zeros(64), device.stream()
+    side.wait_stream(device.current())
+    x.add_(1)
+    thread = threading.Thread(target=device.module.synchronize)
+    thread.start()
+    if fault:
+        # Not its join, by which this thread would come to know.
+        deadline = time.monotonic() + 30
+        while thread in threading.enumerate():
+            assert time.monotonic() < deadline
+    else:
+        thread.join()
+    with device.module.stream(side):
+        x.sum()
     thread.join()
     device.module.synchronize()
 
@@ -259,9 +288,11 @@ CASES = (
     Case("overwritten_while_read", overwritten_while_read, ("write-after-read",)),
     Case("event_recorded_too_early", event_recorded_too_early, ("read-after-write",)),
     Case("views_at_other_offsets", views_at_other_offsets, ("read-after-write",)),
+    Case("interleaved_columns", interleaved_columns, ("read-after-write",)),
     Case("freed_while_used", freed_while_used, ("use-after-free",)),
     Case("other_device_synchronized", other_device_synchronized, ("read-after-write",), 2),
     Case("in_another_thread", in_another_thread, ("read-after-write",)),
+    Case("another_thread_has_waited", another_thread_has_waited, ("read-after-write",)),
     Case("host_has_read_it", host_has_read_it, ("read-after-write", "write-after-read")),
     Case("host_has_copied_it", host_has_copied_it, ("read-after-write",)),
     Case("host_needs_the_shape", host_needs_the_shape, ("read-after-write",)),
