@@ -42,6 +42,7 @@ __all__ = [
     "TraceHeader",
     "TraceWriter",
     "Watch",
+    "access",
     "draw_timeline",
     "kernel",
     "load_trace",
