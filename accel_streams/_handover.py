@@ -26,6 +26,7 @@ listener, another language) are not seen.
 from __future__ import annotations
 
 import _thread
+import concurrent.futures.thread
 import functools
 import heapq
 import itertools
@@ -503,6 +504,7 @@ _PATCHES: Final[tuple[_Patch, ...]] = (
     (threading.Condition, "__enter__", _condition_enter),
     (threading.Condition, "__exit__", _condition_exit),
     (threading.Condition, "wait", _condition_wait),
+    (concurrent.futures.thread.ThreadPoolExecutor, "__init__", _whole),
     (threading, "Lock", lambda original: _lock_factory(original, _Lock)),
     (threading, "RLock", lambda original: _lock_factory(original, _RLock)),
 )
