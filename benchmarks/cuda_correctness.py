@@ -16,14 +16,14 @@ import itertools
 import json
 import os
 import platform
-import socket
-import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from accel_streams.bench._ranks import run_ranks
 
 LIMIT_S = 550.0
 
@@ -36,6 +36,8 @@ class Case:
     overlap: bool
     contiguous: bool
     user_stream: bool
+    persistence: int | None = None
+    """ZeRO-3's stage3_param_persistence_threshold; None for its default."""
 
     @property
     def name(self) -> str:
@@ -43,6 +45,7 @@ class Case:
         return (
             f"zero{self.stage}-overlap-{'on' if self.overlap else 'off'}"
             f"-contiguous-{'on' if self.contiguous else 'off'}"
+            f"{'' if self.persistence is None else f'-persistence-{self.persistence}'}"
             f"-{'user' if self.user_stream else 'default'}-stream"
         )
 
@@ -51,7 +54,16 @@ CASES = tuple(
     Case(stage, overlap, contiguous, user)
     for stage, overlap, contiguous in itertools.product((2, 1), (True, False), (True, False))
     for user in ((True, False) if contiguous else (True,))
+) + tuple(
+    Case(3, overlap, True, user, persistence)
+    for overlap in (True, False)
+    for persistence in (None, 0)
+    for user in (True, False)
 )
+
+
+def chosen(options: argparse.Namespace) -> list[Case]:
+    return [case for case in CASES if any(part in case.name for part in options.cases.split(","))]
 
 
 def build_model(layers: int, width: int) -> Any:
@@ -95,6 +107,14 @@ def train(case: Case, options: argparse.Namespace, rank: int) -> dict[str, Any]:
     import deepspeed
     import torch
 
+    zero: dict[str, Any] = {
+        "stage": case.stage,
+        "overlap_comm": case.overlap,
+        "contiguous_gradients": case.contiguous,
+        "reduce_bucket_size": options.bucket,
+    }
+    if case.persistence is not None:
+        zero["stage3_param_persistence_threshold"] = case.persistence
     torch.manual_seed(0)
     model = build_model(options.layers, options.width).cuda()
     engine, _, _, _ = deepspeed.initialize(
@@ -103,13 +123,10 @@ def train(case: Case, options: argparse.Namespace, rank: int) -> dict[str, Any]:
         config={
             "train_micro_batch_size_per_gpu": options.batch,
             "bf16": {"enabled": True},
-            "zero_optimization": {
-                "stage": case.stage,
-                "overlap_comm": case.overlap,
-                "contiguous_gradients": case.contiguous,
-                "reduce_bucket_size": options.bucket,
-            },
+            "zero_optimization": zero,
             "steps_per_print": 1 << 30,
+            # It makes the host wait for the device twice a step, which hides missing waits.
+            "timers": {"throughput": {"enabled": False}},
         },
     )
     stream_class: Any = torch.cuda.Stream  # torch leaves its constructor untyped
@@ -127,7 +144,14 @@ def train(case: Case, options: argparse.Namespace, rank: int) -> dict[str, Any]:
             losses.append(loss.detach())
     torch.cuda.synchronize()
     seconds = time.perf_counter() - started
-    parameters = [p.detach().cpu() for p in engine.module.parameters()]
+    parameters = list(engine.module.parameters())
+    gathered = (
+        deepspeed.zero.GatheredParameters(parameters)
+        if case.stage == 3
+        else contextlib.nullcontext()
+    )
+    with gathered:
+        parameters = [p.detach().cpu() for p in parameters]
     result = {
         "parameters": parameters,
         "losses": [float(loss) for loss in losses],
@@ -152,7 +176,7 @@ def run_rank(options: argparse.Namespace) -> None:
     deepspeed.init_distributed()
     folder = Path(options.folder)
     modes = ("truth",) if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1" else ("off", "track")
-    for case in CASES:
+    for case in chosen(options):
         for mode in modes:
             os.environ["ACCEL_STREAMS_ZERO"] = "off" if mode == "truth" else mode
             result = train(case, options, rank)
@@ -173,34 +197,17 @@ def run_rank(options: argparse.Namespace) -> None:
     torch.distributed.destroy_process_group()
 
 
-def run_ranks(options: argparse.Namespace, folder: str, *, blocking: bool) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    children = []
-    for rank in range(options.gpus):
-        environment = os.environ | {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(options.gpus),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
+def run_all(options: argparse.Namespace, folder: str, *, blocking: bool) -> None:
+    run_ranks(
+        [__file__, *sys.argv[1:], "--folder", folder],
+        options.gpus,
+        timeout_s=LIMIT_S,
+        environment={
             "DS_ACCELERATOR": "accel_streams:cuda",
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
             "CUDA_LAUNCH_BLOCKING": "1" if blocking else "0",
-        }
-        command = [sys.executable, __file__, *sys.argv[1:], "--folder", folder]
-        children.append(subprocess.Popen(command, env=environment))
-    deadline = time.monotonic() + LIMIT_S
-    try:
-        codes = [child.wait(timeout=max(1.0, deadline - time.monotonic())) for child in children]
-    finally:
-        for child in children:
-            if child.poll() is None:
-                child.kill()
-                child.wait()
-    if any(codes):
-        sys.exit(f"a rank failed: exit statuses {codes}")
+        },
+    )
 
 
 def summary(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -214,7 +221,7 @@ def summary(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         ]
 
     cases = []
-    for case in CASES:
+    for case in chosen(options):
         entry: dict[str, Any] = {"name": case.name, **asdict(case)}
         for mode in ("truth", "off", "track"):
             ranks = read(case, mode)
@@ -246,6 +253,7 @@ def summary(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpus", type=int)
+    parser.add_argument("--cases", default="zero", help="comma list of parts of names")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=1024)
@@ -265,8 +273,8 @@ def main() -> int:
         run_rank(options)
         return 0
     with tempfile.TemporaryDirectory() as folder:
-        run_ranks(options, folder, blocking=True)
-        run_ranks(options, folder, blocking=False)
+        run_all(options, folder, blocking=True)
+        run_all(options, folder, blocking=False)
         result = summary(options, Path(folder))
     text = json.dumps(result, indent=1)
     if options.json:
