@@ -84,6 +84,11 @@ class Analyser:
         compared = sum(len(cell.reads) + len(cell.writes) for cell in cells)
         return compared + sum(len(block.alone or ()) for block in blocks)
 
+    @property
+    def kept_recordings(self) -> int:
+        """How many recordings of events are remembered, as somebody may wait for them."""
+        return self._clocks.kept_recordings
+
     def feed(self, records: Iterable[Record]) -> None:
         """Analyse the next records of the trace.
 

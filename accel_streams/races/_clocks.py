@@ -133,6 +133,11 @@ class Clocks:
         self._releases: dict[int, _Release] = {}
         self._prune_at = _PRUNE_AT
 
+    @property
+    def kept_recordings(self) -> int:
+        """How many recordings are remembered."""
+        return len(self._recordings)
+
     def stream(self, key: StreamKey) -> StreamClock:
         """Return the clock of the stream ``key``, a new one on its first use."""
         state = self.streams.get(key)
