@@ -1,4 +1,4 @@
-"""The hazards H1 to H16: the program that shows each, and what its report looks like."""
+"""The hazards H1 to H16 and H18: the program that shows each, and what its report looks like."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ _FREE = frozenset({"use-after-free"})
 _BUCKET = r"ipg_buffer|setup_buckets|backward_prologue|backward$"
 _HOOK = r"reduce_independent_p_g_buckets_and_remove_grads"
 _BACKWARD = r"Backward0"
+_TO_HOST = r"async_\w+|copy_gradients_to_cpu|set_norm_for_param_grad_in_gpu"
 
 HAZARDS: dict[str, Scenario] = {
     scenario.id: scenario
@@ -115,6 +116,7 @@ HAZARDS: dict[str, Scenario] = {
             program="train",
             case={"stage": 2, "zenflow": True, "offload": "optimizer", "dtype": "bf16"},
             expects=(Expected(_RAW, _BUCKET, first=_HOOK),),
+            digest=False,
             since="0.17.5",
         ),
         Scenario(
@@ -126,6 +128,7 @@ HAZARDS: dict[str, Scenario] = {
             program="train",
             case={"stage": 3, "dtype": "fp16", "producers": "user"},
             expects=(Expected(_RAW, r"in has_overflow", first=r"has_overflow"),),
+            digest=False,
         ),
         Scenario(
             id="H10",
@@ -148,6 +151,80 @@ HAZARDS: dict[str, Scenario] = {
             case={"stage": 3, "producers": "user"},
             expects=(Expected(_RAW, _BACKWARD, first=_BACKWARD, second=r"__add_grad_to_ipg"),),
             until="0.18.7",
+        ),
+        Scenario(
+            id="H12",
+            title="gradients are copied to the host before they are in the bucket "
+            "(offload_optimizer)",
+            stages=(1, 2),
+            ranks=1,
+            needs="multi",
+            program="train",
+            case={"stage": 2, "offload": "optimizer", "overlap": False},
+            expects=(Expected(_RAW, _BUCKET, first=_HOOK, second=_TO_HOST),),
+            until="0.19.7",
+        ),
+        Scenario(
+            id="H13",
+            title="gradients outside buckets are freed while what was reduced is copied back",
+            stages=(1, 2),
+            ranks=1,
+            needs="single",
+            program="train",
+            case={"stage": 2, "producers": "one", "oversized": True},
+            expects=(Expected(_FREE, _BACKWARD, first=r"allreduce_and_copy"),),
+            until="0.18.9",
+        ),
+        Scenario(
+            id="H14",
+            title="one of two buckets is overwritten by the stream that filled it",
+            stages=(1, 2),
+            ranks=1,
+            needs="single",
+            program="train",
+            case={"stage": 2, "producers": "one"},
+            expects=(Expected(_WAR, _BUCKET, second=_HOOK),),
+            since="0.17.2",
+            until="0.17.4",
+        ),
+        Scenario(
+            id="H15",
+            title="ZeRO-3 frees a gathered parameter that another stream still uses: a layer "
+            "applied under two streams",
+            stages=(3,),
+            ranks=2,
+            needs="multi",
+            program="train",
+            case={
+                "stage": 3,
+                "shared": True,
+                "persistence": 0,
+                "reuse_distance": 272,
+                "steps": 4,
+            },
+            expects=(Expected(_FREE, first=r"forward|Backward0|linear"),),
+        ),
+        Scenario(
+            id="H16",
+            title="sequence parallelism (Ulysses) waits for the default stream, not for the one it "
+            "computes on",
+            stages=(),
+            ranks=1,
+            needs="single",
+            program="sequence",
+            case={},
+            expects=(Expected(_RAW, r"in _project", first=r"_project"),),
+        ),
+        Scenario(
+            id="H18",
+            title="ZeRO-3 frees a gradient of which this rank keeps no part while it is reduced "
+            "(contiguous_gradients off)",
+            stages=(3,),
+            ranks=2,
+            needs="single",
+            program="train",
+            case={"stage": 3, "scalar": True, "contiguous": False, "producers": "one", "steps": 4},
+            expects=(Expected(_FREE, r"Mul"),),
         ),
     )
 }

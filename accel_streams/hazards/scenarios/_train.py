@@ -67,7 +67,9 @@ class Case:
     oversized: bool = False
     """Whether some parameters are larger than a bucket."""
     shared: bool = False
-    """Whether both towers apply one and the same last layer (stage 3)."""
+    """Whether both towers apply one and the same layer, halfway (stage 3)."""
+    scalar: bool = False
+    """Whether there is a parameter of a single element: most ranks keep no part of it."""
     infinite_at: int | None = None
     """The step whose gradients are infinite."""
     steps: int = 3
@@ -144,10 +146,12 @@ class Towers(nn.Module):
             # Without biases, so that the next gradient comes from the other tower.
             self.second[2] = linear(WIDTH, 4 * WIDTH, bias=False)
             self.second[3] = linear(4 * WIDTH, WIDTH, bias=False)
+        if case.scalar:
+            self.scale = nn.Parameter(torch.ones(1))
         if case.moe:
             self.first[2] = Mixture()
         if case.shared:
-            self.second[LAYERS - 1] = self.first[LAYERS - 1]
+            self.second[2] = self.first[2]
 
     def forward(self, x: Tensor, streams: list[torch.Stream]) -> Tensor:
         """Return the loss of the inputs, (batch, width), with each tower on its stream."""
@@ -155,7 +159,10 @@ class Towers(nn.Module):
         outputs = [x, x]
         for stream in streams:
             _wait(stream, current)
-        for layers in zip(self.first, self.second, strict=True):
+        for number, layers in enumerate(zip(self.first, self.second, strict=True)):
+            if number == LAYERS - 1 and hasattr(self, "scale"):
+                with get_accelerator().stream(streams[0]):
+                    outputs[0] = outputs[0] * self.scale
             for tower, (layer, stream) in enumerate(zip(layers, streams, strict=True)):
                 with get_accelerator().stream(stream):
                     outputs[tower] = torch.tanh(layer(outputs[tower]))
@@ -168,7 +175,7 @@ class Towers(nn.Module):
 class HostAdamW(torch.optim.AdamW):
     """AdamW with the argument that ZenFlow passes; DeepSpeed's own has to be compiled."""
 
-    def step(self, closure: Any = None, step_id: int | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Any = None, step_id: int | None = None) -> Any:
         """Take a step."""
         return super().step(closure)
 
@@ -204,6 +211,8 @@ def config_of(case: Case) -> dict[str, Any]:
         zero["stage3_param_persistence_threshold"] = case.persistence
     if case.reuse_distance is not None:
         zero["stage3_max_reuse_distance"] = case.reuse_distance
+        # Parameters that are gathered ahead are kept for long.
+        zero["stage3_prefetch_bucket_size"] = 0
     if case.offload:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": case.pinned}
     if case.offload == "parameters":
