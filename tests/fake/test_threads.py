@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import queue
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 from accel_streams import _handover, fake
-from accel_streams.races import Analyser, Race
+from accel_streams.races import READ, Analyser, Race, access
 
 LIMIT_S = 30
 
@@ -493,6 +494,24 @@ class TestStrides:
         self, first: Any, then: Any, race: bool
     ) -> None:
         assert bool(self.races_of(first, then)) == race
+
+
+def test_the_device_and_the_helper_give_a_view_one_form() -> None:
+    rng = random.Random(5)
+    base = torch.zeros(600, device="fake")
+    views, expected = [], []
+    for _ in range(200):
+        sizes = [rng.randint(1, 5) for _ in range(rng.randint(0, 3))]
+        strides = [rng.randint(1, 30) for _ in sizes]
+        view = base.as_strided(sizes, strides, rng.randint(0, 100))
+        views.append(view)
+        expected.append(access(1, int(view.storage_offset()), sizes, strides, 4, READ))
+    fake.start_trace()
+    for view in views:
+        view.sum()
+    launches = [r for r in fake.stop_trace() if r[0] == "launch"]
+    found = [next(a for a in r[5] if a[3] == READ) for r in launches]
+    assert [(1, *each[1:]) for each in found] == expected
 
 
 def test_an_allocation_that_fails_ends_nothing() -> None:

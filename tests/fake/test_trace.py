@@ -166,7 +166,7 @@ def test_flushing_hands_over_what_has_gathered() -> None:
     assert not seen
     fake.flush_trace()
     # Also what is held: that would have to wait, if it had to run for it.
-    assert len([r for r in seen if r[0] == "launch" and "add" in r[4]]) == 1
+    assert len([r for r in seen if r[0] == "launch" and "add" in str(r[4])]) == 1
     gate.release()
     stop()
 
