@@ -27,10 +27,12 @@ from __future__ import annotations
 
 import _thread
 import concurrent.futures.thread
+import ctypes
 import functools
 import heapq
 import itertools
 import queue
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -423,6 +425,28 @@ class _Pass:
         _tokens.end(self.token)
 
 
+def _stash(value: _Pass | None) -> None:
+    """Put the value where the threads that run this thread's next backward find it."""
+    from torch import _C
+
+    if _stash_takes_a_reference():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+    _C._stash_obj_in_tls(_PASS, value)
+
+
+@functools.cache
+def _stash_takes_a_reference() -> bool:
+    """Return whether this torch gives back a reference that it never took: up to 2.11 at least."""
+    from torch import _C
+
+    probe = _Pass.__new__(_Pass)
+    before = sys.getrefcount(probe)
+    # It stays there; this is the reference that such a torch would give back.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(probe))
+    _C._stash_obj_in_tls(f"{_PASS}.probe", probe)
+    return sys.getrefcount(probe) == before + 1
+
+
 class _Engine:
     """Autograd's engine, with hand-overs from the caller to its threads and back."""
 
@@ -436,7 +460,7 @@ class _Engine:
 
         outer = _C._get_obj_in_tls(_PASS) if _C._is_key_in_tls(_PASS) else None
         current = _Pass()
-        _C._stash_obj_in_tls(_PASS, current)
+        _stash(current)
         try:
             return self._engine.run_backward(*arguments, **options)
         finally:
@@ -444,7 +468,7 @@ class _Engine:
             if outer is None and remove is not None:
                 remove(_PASS)
             else:
-                _C._stash_obj_in_tls(_PASS, outer)
+                _stash(outer)
             current.end()
 
     def __getattr__(self, name: str) -> Any:
