@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -72,7 +73,7 @@ class Collector:
         self.engines: list[Any] = []
         self.optimizers: list[torch.optim.Optimizer] = []
         self._optimizer_steps = 0
-        self._losses: list[torch.Tensor] = []
+        self._losses: list[tuple[torch.Tensor, int]] = []
         self._inside_engine = 0
 
     def install(self) -> None:
@@ -102,8 +103,13 @@ class Collector:
         return sum(int(getattr(engine, "skipped_steps", 0)) for engine in self.engines)
 
     def losses(self) -> list[float]:
-        """Read back the loss of every backward pass; waits for the device."""
-        return [float(loss) for loss in self._losses]
+        """Read back the loss of every backward pass; waits for the device.
+
+        One that the script has overwritten since is NaN.
+        """
+        return [
+            float(loss) if loss._version == version else math.nan for loss, version in self._losses
+        ]
 
     def digest(self) -> str:
         """Digest all parameters, buffers and optimizer state; waits for the device."""
@@ -151,8 +157,9 @@ class Collector:
         import torch
 
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
-            # A copy on the current stream, because the script may overwrite its own tensor.
-            self._losses.append(loss.detach().clone())
+            # No copy: it would be one operation more than the script has by itself, and a schedule
+            # that is named by numbers of operations would mean another one without us.
+            self._losses.append((loss.detach(), loss._version))
 
     def _counting_backward(self, backward: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(backward)

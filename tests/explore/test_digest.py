@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -88,3 +89,19 @@ def test_a_nan_equals_itself() -> None:
 
 def test_objects_without_a_value_do_not_make_runs_differ() -> None:
     assert of({"x": object()}) == of({"x": object()})
+
+
+def test_a_loss_is_kept_without_an_operation_and_not_when_it_was_overwritten() -> None:
+    from accel_streams.explore._digest import Collector
+
+    collector = Collector()
+    kept, overwritten = torch.tensor(2.0), torch.tensor(3.0)
+    with torch.profiler.profile() as profile:
+        collector._keep_loss(kept)
+        collector._keep_loss(overwritten)
+    # detach is a view: nothing that a device would run.
+    assert {event.key for event in profile.key_averages()} <= {"aten::detach", "detach"}
+    overwritten.add_(1)
+    first, second = collector.losses()
+    assert first == 2.0
+    assert math.isnan(second)
