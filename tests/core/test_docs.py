@@ -387,11 +387,11 @@ def test_every_kind_of_record_is_described() -> None:
     from accel_streams.races import FORMAT_VERSION
     from accel_streams.races._records import FIELDS
 
-    page = PAGES["docs/races.md"]
+    page = PAGES["docs/trace-format.md"]
     rows = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
     described = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert set(FIELDS) <= described
-    assert f"format version {FORMAT_VERSION}." in page
+    assert f"This is **version {FORMAT_VERSION}**." in page
 
 
 def test_the_figures_of_the_gpus_are_those_of_the_file() -> None:
