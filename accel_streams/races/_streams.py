@@ -503,7 +503,8 @@ class CudaStreams(_Common):
         """Number streams in the order in which they come up; handles are addresses."""
         key = self._numbers.get((device, handle))
         if key is None:
-            number = 0 if handle == 0 else sum(known[0] == device for known in self._numbers) + 1
+            others = [known for known in self._numbers if known[0] == device and known[1]]
+            number = len(others) + 1 if handle else 0
             key = self._numbers[device, handle] = (device, number)
             source = place()
             if number and source is not None and source[1]:

@@ -261,7 +261,7 @@ def undispatched_kernel(device: Device, fault: bool) -> None:
 
 
 def pinned_buffer_read_too_early(device: Device, fault: bool) -> None:
-    x, host = device.zeros(64), torch.zeros(64).pin_memory(device.type)
+    x, host = device.zeros(64), torch.zeros(64).pin_memory()
     x.add_(1)
     host.copy_(x, non_blocking=True)
     if not fault:
