@@ -14,14 +14,38 @@ import json
 import random
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
-from accel_streams.races import Analyser
+from accel_streams.races import Analyser, Record
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "races"))
 
 judge = importlib.import_module("brute_force").judge
 random_program = importlib.import_module("race_programs").random_program
+
+
+def features_of(records: list[Record]) -> set[str]:
+    """Return what a program has, of what the analysis treats in a way of its own."""
+    kinds = Counter(record[0] for record in records)
+    launches = [record for record in records if record[0] == "launch"]
+    found = {
+        "two host threads": len({record[2] for record in launches}) > 1,
+        "two devices": len({record[3][0] for record in launches}) > 1,
+        "hand-overs": kinds["acquire"] > 0,
+        "host synchronisation": any(kind.startswith("sync_") for kind in kinds),
+        "events recorded again": kinds["drop"] > 0,
+        "strided views": any(len(access) == 5 for launch in launches for access in launch[5]),
+        "collectives": any(launch[4].startswith("fccl:") for launch in launches),
+        "frees": kinds["free"] > 0,
+        "frees after record_stream": kinds["free"] > 0 and kinds["record_stream"] > 0,
+        "memory handed out again": kinds["reuse"] > 0,
+        **{
+            f"{number} streams": number == len({launch[3] for launch in launches})
+            for number in range(1, 6)
+        },
+    }
+    return {name for name, there in found.items() if there}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -37,6 +61,7 @@ def main(argv: list[str] | None = None) -> int:
     wrong_kinds: list[int] = []
     false_alarms: list[int] = []
     racing = ordered = free_of_races = records_seen = 0
+    features: Counter[str] = Counter()
     start = time.perf_counter()
     for seed in range(arguments.seed, arguments.seed + arguments.programs):
         records = random_program(random.Random(seed), operations=arguments.operations)
@@ -44,6 +69,7 @@ def main(argv: list[str] | None = None) -> int:
         analyser.feed(records)
         judgement = judge(records, analyser.races())
         records_seen += len(records)
+        features.update(features_of(records))
         racing += len(judgement.racing)
         ordered += judgement.ordered_conflicts
         free_of_races += not judgement.racing
@@ -60,6 +86,7 @@ def main(argv: list[str] | None = None) -> int:
         "programs": arguments.programs,
         "first_seed": arguments.seed,
         "records": records_seen,
+        "programs_with": dict(sorted(features.items())),
         "racing_pairs": racing,
         "ordered_conflicting_pairs": ordered,
         "programs_free_of_races": free_of_races,

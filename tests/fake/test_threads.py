@@ -451,6 +451,47 @@ class TestBrief:
         assert brief == whole
         assert bool(brief) != waits
 
+    @pytest.mark.parametrize("seed", range(8))
+    def test_of_random_programs(self, seed: int) -> None:
+        def run(brief: bool) -> list[tuple[object, ...]]:
+            rng = random.Random(seed)
+            analyser = Analyser()
+            torch.fake.synchronize()
+            fake.start_trace(brief=brief, sink=analyser.feed)
+            streams = [torch.fake.Stream() for _ in range(3)]
+            kept: list[torch.Tensor] = []
+
+            def step() -> None:
+                for _ in range(60):
+                    with torch.fake.stream(rng.choice(streams)):
+                        if not kept or rng.random() < 0.4:
+                            kept.append(torch.ones(4, device="fake") * 2)
+                        elif rng.random() < 0.6:
+                            rng.choice(kept).add_(rng.choice(kept))
+                        elif rng.random() < 0.2:
+                            rng.choice(kept).record_stream(rng.choice(streams))
+                        else:
+                            del kept[rng.randrange(len(kept))]
+                    if rng.random() < 0.5:
+                        rng.choice(streams).wait_stream(rng.choice(streams))
+                    if rng.random() < 0.05:
+                        rng.choice(streams).synchronize()
+
+            for number in range(6):
+                if number % 2:
+                    in_threads(step)
+                else:
+                    step()
+            fake.stop_trace()
+            return [
+                (race.kind, race.first.name, race.first.source, race.second.source, race.count)
+                for race in analyser.races()
+            ]
+
+        brief, whole = run(True), run(False)
+        assert brief == whole
+        assert brief
+
     def test_counts_every_operation(self) -> None:
         counts = []
         for brief in (True, False):
