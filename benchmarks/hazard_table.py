@@ -33,31 +33,40 @@ def main() -> int:
     parser.add_argument("--releases", nargs="+", help="releases of DeepSpeed, or all")
     parser.add_argument("--folder", type=Path, default=default_folder())
     parser.add_argument("--only", nargs="+", choices=HAZARDS, help="these hazards, keep the others")
+    parser.add_argument("--schedules", nargs="+", help="in-order first; else those of each hazard")
     parser.add_argument("--write-docs", action="store_true")
     options = parser.parse_args()
     if options.write_docs:
         DOCS.write_text(document(load_results()), encoding="utf-8")
         return 0
     if options.releases:
-        return measure_releases(options.releases, options.folder, options.only)
-    return measure_installed(options.only)
+        return measure_releases(options)
+    return measure_installed(options.only, options.schedules)
 
 
-def measure_releases(releases: list[str], folder: Path, only: list[str] | None) -> int:
+def measure_releases(options: argparse.Namespace) -> int:
     """Measure each release in a process of its own; return the worst exit status."""
     statuses = []
-    for release in MATRIX if releases == ["all"] else releases:
-        command = [sys.executable, __file__, *(["--only", *only] if only else [])]
-        target = overlay(release, folder)
+    for release in MATRIX if options.releases == ["all"] else options.releases:
+        command = [sys.executable, __file__]
+        for name in ("only", "schedules"):
+            if getattr(options, name):
+                command += [f"--{name}", *getattr(options, name)]
+        target = overlay(release, options.folder)
         statuses.append(subprocess.run(command, env=environment(target), check=False).returncode)
     return max(statuses)
 
 
-def measure_installed(only: list[str] | None) -> int:
+def measure_installed(only: list[str] | None, schedules: list[str] | None) -> int:
     """Measure the installed release and write its file."""
     release = version_of("deepspeed") or "none"
     print(f"DeepSpeed {release}", flush=True)
-    results = measure(hazards=only, commit=commit(), progress=lambda line: print(line, flush=True))
+    results = measure(
+        hazards=only,
+        schedules=schedules,
+        commit=commit(),
+        progress=lambda line: print(line, flush=True),
+    )
     path = results.save(RESULTS) if only is None else merged(results).save(RESULTS)
     print(f"wrote {path}")
     ours = [variants["accel_streams"] for variants in results.hazards.values()]

@@ -18,8 +18,10 @@ from accel_streams import _bootstrap, _registry, _settings
 from accel_streams._errors import AccelStreamsError
 from accel_streams._registry import BackendInfo
 from accel_streams._version import __version__
+from accel_streams.hazards import HAZARDS, Finding, results_for
+from accel_streams.hazards._results import release_key
 
-__all__ = ["Autoload", "Diagnosis", "diagnose"]
+__all__ = ["Autoload", "Diagnosis", "Hazard", "Hazards", "diagnose"]
 
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 _PREFIX = "ACCEL_STREAMS_"
@@ -41,6 +43,28 @@ class Autoload:
 
 
 @dataclass(frozen=True, slots=True)
+class Hazard:
+    """What runs have shown of a hazard: as DeepSpeed ships, and with this package."""
+
+    id: str
+    title: str
+    as_shipped: str
+    accel_streams: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hazards:
+    """What was measured, before this package was published, with a release of DeepSpeed.
+
+    ``measured``: that release, the installed one or the nearest below it; None: neither was.
+    """
+
+    measured: str | None
+    source: str
+    rows: tuple[Hazard, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """One installation.
 
@@ -58,6 +82,7 @@ class Diagnosis:
     accelerator: str
     zero_mode: str | None
     fake_device: str
+    hazards: Hazards
     environment: tuple[tuple[str, str | None], ...]
     backends: tuple[BackendInfo, ...]
     notes: tuple[str, ...]
@@ -89,6 +114,7 @@ def diagnose() -> Diagnosis:
         accelerator=accelerator,
         zero_mode=zero_mode,
         fake_device=_fake_device(),
+        hazards=_hazards(deepspeed),
         environment=_environment(notes),
         backends=tuple(backends),
         notes=tuple(notes),
@@ -235,6 +261,31 @@ def _environment(notes: list[str]) -> tuple[tuple[str, str | None], ...]:
             names.append(name)
             notes.append(f"{name} is set, and accel_streams reads no variable of that name.")
     return tuple((name, os.environ.get(name)) for name in names)
+
+
+def _hazards(deepspeed: str | None) -> Hazards:
+    """Return what the files that come with this package say of the installed DeepSpeed."""
+    if deepspeed is None:
+        return Hazards(None, "DeepSpeed is not installed")
+    results = results_for(deepspeed)
+    if results is None:
+        return Hazards(None, f"not measured with DeepSpeed {deepspeed}, nor with any before it")
+    source = f"DeepSpeed {results.deepspeed}, torch {results.torch}, commit {results.commit}"
+    if release_key(results.deepspeed) != release_key(deepspeed):
+        source = f"not measured with DeepSpeed {deepspeed}; nearest below: {source}"
+    rows = []
+    for scenario in HAZARDS.values():
+        variants = results.hazards.get(scenario.id)
+        if variants is None:
+            states = ["not measured"] * 2
+        else:
+            states = [_state(variants[name]) for name in ("deepspeed", "accel_streams")]
+        rows.append(Hazard(scenario.id, scenario.title, *states))
+    return Hazards(results.deepspeed, source, tuple(rows))
+
+
+def _state(finding: Finding) -> str:
+    return f"{finding.state}: {finding.reason}" if finding.reason else finding.state
 
 
 def _fake_device() -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import typer
 
 from accel_streams.cli._common import EXIT_FAILED, JsonFile, command_app
@@ -16,11 +18,13 @@ app = command_app()
 
 @app.command("doctor")
 def doctor(json_file: JsonFile = None) -> None:
-    """Show versions, settings and the state of every backend, ready for a bug report.
+    """Show versions, settings, the state of every backend, and DeepSpeed's known hazards.
 
-    Works without torch and without DeepSpeed. The exit status is 1 when something that was asked
-    for doesn't hold: a variable with an unknown value, a chosen backend that isn't usable, a
-    DeepSpeed outside the supported range.
+    Made for bug reports; works without torch and without DeepSpeed. The hazards are not looked for:
+    what is shown comes with this package, and was measured with the release of DeepSpeed that is
+    named there. The exit status is 1 when something that was asked for doesn't hold: a variable
+    with an unknown value, a chosen backend that isn't usable, a DeepSpeed outside the supported
+    range.
 
     \b
     Example:
@@ -62,6 +66,19 @@ def _render(diagnosis: Diagnosis) -> str:
             indent="  ",
         ),
         "backends\n" + table(backend_rows(diagnosis.backends), indent="  "),
+        f"hazards ({diagnosis.hazards.source})\n"
+        + table(
+            [
+                ("", "as shipped", "with accel_streams", ""),
+                *(
+                    (hazard.id, hazard.as_shipped, hazard.accel_streams, hazard.title)
+                    for hazard in diagnosis.hazards.rows
+                ),
+            ]
+            if diagnosis.hazards.rows
+            else [],
+            indent="  ",
+        ),
     ]
     for title, lines in (("notes", diagnosis.notes), ("problems", diagnosis.problems)):
         if lines:
@@ -89,6 +106,7 @@ def _to_json(diagnosis: Diagnosis) -> dict[str, object]:
         "accelerator": diagnosis.accelerator,
         "zero_mode": diagnosis.zero_mode,
         "fake_device": diagnosis.fake_device,
+        "hazards": asdict(diagnosis.hazards),
         "environment": dict(diagnosis.environment),
         "notes": list(diagnosis.notes),
         "problems": list(diagnosis.problems),

@@ -24,6 +24,8 @@ from accel_streams.hazards.scenarios import HAZARDS, Scenario, script_of
 __all__ = ["measure", "measure_scenario"]
 
 _NOT_RUNNABLE = re.compile(r"not runnable: (.*)")
+_EXCEPTION = re.compile(r"[\w.]+(Error|Exception|Exit|Interrupt)\b")
+_LINES_OF_REASON = 3
 _REPORTS_KEPT = 3
 
 Progress = Callable[[str], None]
@@ -32,11 +34,16 @@ Progress = Callable[[str], None]
 def measure(
     *,
     hazards: Iterable[str] | None = None,
+    schedules: Sequence[str] | None = None,
     commit: str = "",
     timeout_s: float = 300,
     progress: Progress = lambda _: None,
 ) -> ReleaseResults:
-    """Run the programs of ``hazards``, all of them if None, in both variants."""
+    """Run the programs of ``hazards``, all of them if None, in both variants.
+
+    ``schedules``, in-order first; None: those of each scenario, which is more thorough. ``commit``
+    names the state of this package in the results.
+    """
     chosen = [HAZARDS[hazard] for hazard in (HAZARDS if hazards is None else hazards)]
     found: dict[str, dict[str, Finding]] = {}
     for ranks in sorted({scenario.ranks for scenario in chosen}):
@@ -45,7 +52,7 @@ def measure(
                 if scenario.ranks != ranks:
                     continue
                 for variant in VARIANTS:
-                    finding = measure_scenario(runner, scenario, variant)
+                    finding = measure_scenario(runner, scenario, variant, schedules)
                     found.setdefault(scenario.id, {})[variant.name] = finding
                     progress(f"{scenario.id} {variant.name}: {finding.state} {finding.reason}")
     return ReleaseResults(
@@ -58,11 +65,16 @@ def measure(
     )
 
 
-def measure_scenario(runner: Runner, scenario: Scenario, variant: Variant) -> Finding:
+def measure_scenario(
+    runner: Runner,
+    scenario: Scenario,
+    variant: Variant,
+    schedules: Sequence[str] | None = None,
+) -> Finding:
     """Run one program under its schedules; the race reports are those of the in-order run."""
     results: list[RunResult] = []
     try:
-        for name in scenario.schedules:
+        for name in schedules or scenario.schedules:
             run = Run(script_of(scenario), variant, Schedule.parse(name))
             results.append(runner.run(run))
     except RunFailedError as exc:
@@ -101,4 +113,8 @@ def _reason(error: RunFailedError) -> str:
     if told is not None:
         return told[1].strip()
     lines = [line.strip() for line in error.stderr.splitlines() if line.strip()]
+    # The exception's own line, and what it goes on with.
+    starts = [index for index, line in enumerate(lines) if _EXCEPTION.match(line)]
+    if starts:
+        return " ".join(lines[starts[-1] :][:_LINES_OF_REASON])
     return lines[-1] if lines else str(error).splitlines()[0]

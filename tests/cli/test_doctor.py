@@ -14,6 +14,7 @@ import pytest
 
 from accel_streams import _bootstrap, _registry
 from accel_streams.cli import _diagnosis
+from accel_streams.hazards import HAZARDS, Finding, ReleaseResults, _results
 from made_up_plugins import Plugins
 
 BLOCKER = """
@@ -63,6 +64,8 @@ def test_works_without_torch_and_without_deepspeed(tmp_path: Path) -> None:
     assert document["autoload"]["ran"] is False
     assert "can't be imported" in " ".join(document["notes"])
     assert "can't be built" in document["fake_device"]
+    # The distribution is there, though it can't be imported: what was measured with it is shown.
+    assert len(document["hazards"]["rows"]) == len(HAZARDS)
 
 
 def test_shows_everything_about_a_whole_installation(tmp_path: Path) -> None:
@@ -204,3 +207,43 @@ class TestDiagnosis:
         diagnosis = _diagnosis.diagnose()
         assert [info.state for info in diagnosis.backends] == ["conflict", "conflict"]
         assert [note for note in diagnosis.notes if "first 1.0" in note and "second 1.0" in note]
+
+
+class TestHazards:
+    """What was measured, with results made up here."""
+
+    @pytest.fixture(autouse=True)
+    def _results(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        shipped = Finding("present", ("in-order",), agree=False, reports=("a race",))
+        ours = Finding("not seen", ("in-order", "lifo"))
+        known = {
+            release: ReleaseResults(
+                release, "2.13", "3.11", "0.1", f"of {release}",
+                {"H2": {"deepspeed": shipped, "accel_streams": ours}},
+            )
+            for release in ("0.17.4", "0.18.9", "0.18.10")
+        }  # fmt: skip
+        monkeypatch.setattr(_results, "load_results", lambda: known)
+
+    def test_of_the_installed_release(self) -> None:
+        hazards = _diagnosis._hazards("0.18.9")
+        assert hazards.measured == "0.18.9"
+        assert hazards.source == "DeepSpeed 0.18.9, torch 2.13, commit of 0.18.9"
+        states = {row.id: (row.as_shipped, row.accel_streams) for row in hazards.rows}
+        assert states.pop("H2") == ("present", "not seen")
+        assert set(states) == set(HAZARDS) - {"H2"}
+        assert set(states.values()) == {("not measured", "not measured")}
+
+    @pytest.mark.parametrize(
+        ("installed", "measured"), [("0.18.8", "0.17.4"), ("0.18.11+local", "0.18.10")]
+    )
+    def test_of_the_nearest_below(self, installed: str, measured: str) -> None:
+        hazards = _diagnosis._hazards(installed)
+        assert hazards.measured == measured
+        assert hazards.source.startswith(f"not measured with DeepSpeed {installed}; nearest below")
+
+    @pytest.mark.parametrize("installed", ["0.17.3", None])
+    def test_of_none(self, installed: str | None) -> None:
+        hazards = _diagnosis._hazards(installed)
+        assert (hazards.measured, hazards.rows) == (None, ())
+        assert ("not measured" if installed else "not installed") in hazards.source

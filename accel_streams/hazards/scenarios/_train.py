@@ -263,12 +263,13 @@ def run(settings: Mapping[str, object]) -> None:
     accelerator = get_accelerator()
     accelerator.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     deepspeed.init_distributed()
-    engine = make_engine(case)
-    train(case, engine)
+    sides = [accelerator.Stream(), accelerator.Stream()] if case.producers == "sides" else []
+    engine = make_engine(case, sides)
+    train(case, engine, sides)
     accelerator.synchronize()
 
 
-def make_engine(case: Case) -> Any:
+def make_engine(case: Case, sides: list[torch.Stream]) -> Any:
     """Return the engine, with the views dropped that would hide a second stream with hooks."""
     torch.manual_seed(0)
     # Made where it stays: to move a model may mean to make its parameters anew, and what DeepSpeed
@@ -283,6 +284,8 @@ def make_engine(case: Case) -> Any:
         groups = split_params_into_different_moe_groups_for_optimizer(
             {"params": list(model.parameters()), "name": "parameters"}
         )
+    # Up to 0.16.5 DeepSpeed keeps the nodes that it finds or makes, from the initialisation on.
+    nodes = _hold_nodes(model, sides) if case.stage in (1, 2) else []
     engine, *_ = deepspeed.initialize(
         model=model,
         optimizer=(HostAdamW if case.zenflow else torch.optim.AdamW)(groups, lr=1e-2),
@@ -294,10 +297,25 @@ def make_engine(case: Case) -> Any:
             mapping = getattr(param, "_hp_mapping", None)
             if mapping is not None and (case.producers == "sides" or index % 3):
                 mapping.lp_fragment = mapping.lp_fragment.detach()
+    del nodes
     return engine
 
 
-def train(case: Case, engine: Any) -> None:
+def _hold_nodes(model: Towers, sides: list[torch.Stream]) -> list[Any]:
+    """Return the node of each parameter's gradient, made on its tower's stream.
+
+    A hook runs on the stream on which its parameter's node was made.
+    """
+    nodes: list[Any] = []
+    for tower, stream in zip((model.first, model.second), sides, strict=bool(sides)):
+        with get_accelerator().stream(stream):
+            for param in tower.parameters():
+                node: Any = param.view_as(param).grad_fn
+                nodes.append(node.next_functions[0][0])
+    return nodes
+
+
+def train(case: Case, engine: Any, sides: list[torch.Stream]) -> None:
     """Take the steps."""
     accelerator = get_accelerator()
     outer = accelerator.current_stream()
@@ -305,9 +323,7 @@ def train(case: Case, engine: Any) -> None:
     if case.producers != "one":
         step_stream = accelerator.Stream()
         step_stream.wait_stream(outer)
-    streams = [step_stream, step_stream]
-    if case.producers == "sides":
-        streams = [accelerator.Stream(), accelerator.Stream()]
+    streams = sides or [step_stream, step_stream]
     with accelerator.stream(step_stream):
         for step in range(case.steps):
             for micro_batch, x in enumerate(_inputs(case, engine, step)):
