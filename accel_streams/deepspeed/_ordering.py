@@ -368,7 +368,10 @@ class ZeroOrdering:
         """
         if optimizer.overlap_comm and optimizer.contiguous_gradients:
             return
-        if not self._is_shared_with(stream):
+        # Gradients that stay where they are belong to the streams that computed them, which are
+        # known only where each of them is taken in a hook.
+        known = optimizer.contiguous_gradients or _takes_gradients_in_hooks(optimizer)
+        if known and not self._is_shared_with(stream):
             return
         if "partition: keep-alive" in self._skip:
             return
