@@ -72,6 +72,7 @@ def backend() -> CpuFakeBackend:
 
 @pytest.fixture(autouse=True)
 def _in_order() -> Iterator[None]:
+    fake.enable()
     fake.set_schedule("in-order")
     yield
     fake.set_schedule("in-order")
