@@ -127,6 +127,14 @@ def test_an_overflow_is_seen_and_the_step_skipped(train: Train) -> None:
     assert races(in_order) == races(lifo) == []
 
 
+def test_gradients_that_no_hook_takes_live_until_the_step_has_read_them(train: Train) -> None:
+    settings = {"stage": 1, "overlap": False, "contiguous": False}
+    in_order, lifo = (train("H5", schedule=name, **settings) for name in ("in-order", "lifo"))
+    assert races(in_order) == races(lifo) == []
+    assert lifo.digest == in_order.digest
+    assert "use-after-free" in {race["kind"] for race in races(train("H5", mode="off", **settings))}
+
+
 def test_a_clean_program_is_not_reported(train: Train) -> None:
     """The same programs on one stream, and with what hides the hazard."""
     assert races(train("H9", mode="off", producers="one")) == []
