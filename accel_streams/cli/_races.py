@@ -172,11 +172,20 @@ def _watch(
         "schema": SCHEMA,
         "operations": sum(rank.operations for rank in result.ranks),
         "unseen": list(dict.fromkeys(each for rank in result.ranks for each in rank.unseen)),
-        "races": result.races,
+        "races": _with_causes(result.races),
     }
     plural = "" if ranks == 1 else "s"
     heading = f"{script} on {name}, {ranks} rank{plural}, ACCEL_STREAMS_ZERO={zero}"
     return document, heading, saved
+
+
+def _with_causes(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Number the causes anew: each rank has numbered its own."""
+    numbers: dict[tuple[int, int], int] = {}
+    return [
+        {**race, "cause": numbers.setdefault((race["ranks"][0], race["cause"]), len(numbers))}
+        for race in found
+    ]
 
 
 def _most_telling(result: RunResult) -> Trace | None:
@@ -203,6 +212,7 @@ def _analyse(path: Path, backend: str) -> tuple[dict[str, Any], str, Trace]:
         unseen = [f"what came after the first {trace.header.info['cut']:,} records of the run"]
     found = analyser.races(trace.header.stream_names)
     heading = f"{path}, of the device {trace.header.device_type!r}"
+    unseen = [*analyser.unseen, *unseen]
     return to_json(found, operations=analyser.operations, unseen=unseen), heading, trace
 
 
