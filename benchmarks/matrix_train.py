@@ -1,6 +1,6 @@
 """Train a small model with ZeRO so that gradient hooks run on two streams, on any number of ranks.
 
-What ``explore_matrix.py`` explores. The step runs under a stream of its own, while DeepSpeed was
+The step runs under a stream of its own, while DeepSpeed was
 initialised under the default one. DeepSpeed holds views of its parameters that keep the hooks of a
 rank's own partition on the stream of the initialisation; letting go of some of the views gives two
 producer streams even on a single rank, in turns within a bucket. Each layer is applied twice, so
