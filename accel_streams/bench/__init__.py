@@ -5,7 +5,8 @@ is taken pair by pair within a round, so that what changes from minute to minute
 both of its sides.
 """
 
+from accel_streams.bench._run import Group, Options, run
 from accel_streams.bench._settings import VARIANTS, Setting
 from accel_streams.bench._stats import Ratio, ratio
 
-__all__ = ["VARIANTS", "Ratio", "Setting", "ratio"]
+__all__ = ["VARIANTS", "Group", "Options", "Ratio", "Setting", "ratio", "run"]

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch._C._autograd import DeviceType
 
-__all__ = ["profile_steps"]
+__all__ = ["overlap", "profile_steps"]
+
+_Span = tuple[float, float]
 
 _WAITS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize")
 
@@ -24,8 +26,8 @@ def profile_steps(run: Callable[[], None], steps: int) -> dict[str, Any]:
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profiler:
         run()
-    collectives: list[tuple[float, float]] = []
-    compute: list[tuple[float, float]] = []
+    collectives: list[_Span] = []
+    compute: list[_Span] = []
     waits: Counter[str] = Counter()
     for event in profiler.profiler.kineto_results.events():
         name = event.name()
@@ -34,21 +36,35 @@ def profile_steps(run: Callable[[], None], steps: int) -> dict[str, Any]:
             (collectives if "nccl" in name.lower() else compute).append(span)
         elif name in _WAITS:
             waits[name] += 1
-    collectives, compute = _union(collectives), _union(compute)
-    talking, computing = _length(collectives), _length(compute)
-    both = _length(_union([*collectives, *compute]))
-    hidden = talking + computing - both
+    spans = overlap(collectives, compute)
     return {
-        "collectives": round(talking / steps / 1e6, 3),
-        "compute": round(computing / steps / 1e6, 3),
-        "hidden": round(hidden / talking, 4) if talking else None,
-        "possible": round(min(1.0, computing / talking), 4) if talking else None,
+        "collectives": round(spans["collectives"] / steps / 1e6, 3),
+        "compute": round(spans["compute"] / steps / 1e6, 3),
+        "hidden": spans["hidden"],
+        "possible": spans["possible"],
         "waits": {name: round(waits[name] / steps, 2) for name in _WAITS},
     }
 
 
-def _union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    union: list[tuple[float, float]] = []
+def overlap(collectives: Iterable[_Span], compute: Iterable[_Span]) -> dict[str, Any]:
+    """Return how long each of the two lasts, and what share of the first lies in the second.
+
+    ``hidden`` and ``possible`` as in ``profile_steps``, None without collectives; times in the unit
+    of the spans, which may overlap among themselves.
+    """
+    collectives, compute = _union(collectives), _union(compute)
+    talking, computing = _length(collectives), _length(compute)
+    both = _length(_union([*collectives, *compute]))
+    return {
+        "collectives": talking,
+        "compute": computing,
+        "hidden": round((talking + computing - both) / talking, 4) if talking else None,
+        "possible": round(min(1.0, computing / talking), 4) if talking else None,
+    }
+
+
+def _union(spans: Iterable[_Span]) -> list[_Span]:
+    union: list[_Span] = []
     for start, end in sorted(spans):
         if union and start <= union[-1][1]:
             union[-1] = (union[-1][0], max(end, union[-1][1]))
@@ -57,5 +73,5 @@ def _union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     return union
 
 
-def _length(union: Iterable[tuple[float, float]]) -> float:
+def _length(union: Iterable[_Span]) -> float:
     return sum(end - start for start, end in union)

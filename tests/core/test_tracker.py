@@ -81,36 +81,36 @@ class NeverAdmitsAnew(ProducerTracker):
 class ForgetsTheProducers(ProducerTracker):
     """A broken tracker: as soon as one reader has waited, the producers are forgotten."""
 
-    def after_read(self, stream: ModelStream) -> None:
-        super().after_read(stream)
+    def after_read(self, stream: ModelStream, stream_id: StreamId | None = None) -> None:
+        super().after_read(stream, stream_id)
         self._forget(self._producers)
 
 
 class ForgetsOnRefraining(ProducerTracker):
     """A broken tracker: who reads after an announced write that never came waits for nobody."""
 
-    def before_read(self, stream: ModelStream) -> None:
+    def before_read(self, stream: ModelStream, stream_id: StreamId | None = None) -> None:
         if self._producers or self._allocation:
-            super().before_read(stream)
+            super().before_read(stream, stream_id)
 
 
 class IgnoresTheFlush(ProducerTracker):
     """A broken tracker: a write after a read inside its call still counts to the fill before."""
 
-    def after_write(self, stream: ModelStream) -> None:
+    def after_write(self, stream: ModelStream, stream_id: StreamId | None = None) -> None:
         readers, self._readers = self._readers, {}
-        super().after_write(stream)
+        super().after_write(stream, stream_id)
         self._readers = readers
 
 
 class RecordsBeforeTheWrite(ProducerTracker):
     """A broken tracker: the producer's event stands for what came before its write."""
 
-    def before_write(self, stream: ModelStream) -> None:
-        super().before_write(stream)
-        super().after_write(stream)
+    def before_write(self, stream: ModelStream, stream_id: StreamId | None = None) -> None:
+        super().before_write(stream, stream_id)
+        super().after_write(stream, stream_id)
 
-    def after_write(self, stream: ModelStream) -> None:
+    def after_write(self, stream: ModelStream, stream_id: StreamId | None = None) -> None:
         pass
 
 
