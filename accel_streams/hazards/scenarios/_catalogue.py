@@ -150,7 +150,7 @@ HAZARDS: dict[str, Scenario] = {
             ranks=1,
             needs="single",
             program="train",
-            case={"stage": 3, "producers": "user"},
+            case={"stage": 3, "producers": "one", "whole": True},
             expects=(Expected(_RAW, _BACKWARD, first=_BACKWARD, second=r"__add_grad_to_ipg"),),
             until="0.18.7",
         ),

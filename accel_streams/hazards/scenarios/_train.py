@@ -64,6 +64,8 @@ class Case:
     reuse_distance: int | None = None
     """``stage3_max_reuse_distance``: for how many parameters to come one is kept."""
     producers: Literal["sides", "user", "freed", "one"] = "sides"
+    whole: bool = False
+    """Whether all, the initialisation too, is done under one stream of the program's own."""
     oversized: bool = False
     """Whether some parameters are larger than a bucket."""
     shared: bool = False
@@ -264,8 +266,9 @@ def run(settings: Mapping[str, object]) -> None:
     accelerator.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     deepspeed.init_distributed()
     sides = [accelerator.Stream(), accelerator.Stream()] if case.producers == "sides" else []
-    engine = make_engine(case, sides)
-    train(case, engine, sides)
+    with accelerator.stream(accelerator.Stream() if case.whole else None):
+        engine = make_engine(case, sides)
+        train(case, engine, sides)
     accelerator.synchronize()
 
 
