@@ -509,7 +509,6 @@ _PATCHES: Final[tuple[_Patch, ...]] = (
     (threading.Thread, "_bootstrap_inner", _thread_bootstrap),
     (threading.Thread, "is_alive", _thread_is_alive),
     (threading.Thread, "join", _thread_join),
-    (threading.Thread, "__init__", _whole),
     (queue.Queue, "__init__", _whole),
     (queue.Queue, "_put", _queue_put),
     (queue.Queue, "_get", _queue_get),

@@ -165,6 +165,66 @@ def test_an_item_carries_what_was_known_when_it_was_put() -> None:
     assert len(races(body)) == 1
 
 
+def unordered(before: Callable[[], Any], after: Callable[[], Any]) -> Callable[[Program], None]:
+    """Do two things one after the other that make no order, in two threads."""
+    done = _raw_event()
+    return passed_on(
+        lambda: (before(), done.release()),
+        lambda: (done.acquire(), after()),
+    )
+
+
+def test_two_threads_that_put_are_not_ordered() -> None:
+    def body(program: Program) -> None:
+        items: queue.Queue[int] = queue.Queue()
+        unordered(lambda: items.put(1), lambda: items.put(2))(program)
+
+    assert len(races(body)) == 1
+
+
+def test_who_sets_an_event_does_not_come_after_who_looked_at_it() -> None:
+    def body(program: Program) -> None:
+        event = threading.Event()
+        unordered(lambda: event.wait(0), event.set)(program)
+
+    assert len(races(body)) == 1
+
+
+def test_an_event_that_is_polled() -> None:
+    def body(program: Program) -> None:
+        event, done = threading.Event(), _raw_event()
+
+        def be_told() -> None:
+            done.acquire()
+            assert event.is_set()
+
+        def tell() -> None:
+            event.set()
+            done.release()
+
+        passed_on(tell, be_told)(program)
+
+    assert races(body) == []
+
+
+def test_entering_a_condition_older_than_the_trace() -> None:
+    condition, done = threading.Condition(), _raw_event()
+
+    def enter() -> None:
+        with condition:
+            pass
+
+    def enter_first() -> None:
+        enter()
+        done.release()
+
+    def enter_then() -> None:
+        done.acquire()
+        enter()
+
+    assert races(passed_on(enter_first, enter_then)) == []
+
+
 def _raw_event() -> Any:
     lock = _handover._thread.allocate_lock()
     lock.acquire()
