@@ -195,7 +195,10 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         recorder = self.recorder
         source = place()
-        state = recorder.state
+        try:
+            state = recorder.local.state
+        except AttributeError:
+            state = recorder.state
         streams = self.streams
         if self._backward.running:
             streams.note_node(state)
@@ -247,12 +250,18 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         state: ThreadState,
     ) -> None:
         for value in (result,) if isinstance(result, _TENSOR) else _flat(result):
-            block = self.storages.by_storage.get(id(value.untyped_storage()))
+            try:
+                block = self.storages.by_storage.get(id(value.untyped_storage()))
+            except (NotImplementedError, RuntimeError):
+                continue  # Sparse and wrapped tensors: those they consist of are seen.
             if block is None:
                 block = self.storages.allocated(
                     value, stream, source, backward=state.node is not None
                 )
                 if block is None:
+                    continue
+                if plan.writes_results and value.nbytes == block.nbytes:
+                    accesses.append(block.whole[WRITE])  # All of it, however it is laid out.
                     continue
             if plan.writes_results:
                 access = span(value, block, WRITE)

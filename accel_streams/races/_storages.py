@@ -93,23 +93,24 @@ class Storages:
     def allocated(
         self, tensor: torch.Tensor, stream: StreamKey, source: Any, *, backward: bool
     ) -> Block | None:
-        """Return the block of an operation's result; record its allocation if it is a new one."""
+        """Return a new block, of the result of an operation, and record its allocation.
+
+        None if it is not on the device, or has no memory of its own.
+        """
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):
             return None
-        block = self.by_storage.get(id(storage))
-        if block is not None:
-            return block
         index = self.index_of(tensor.device)
-        if index >= 0:
-            block = self._new(storage, index)
-            if block.nbytes:
-                block.owner = stream
-                if backward:
-                    self._gradients[block.number] = stream
-                self._recorder.hand_out(stream)
-                self._recorder.emit("alloc", stream, block.number, block.nbytes, source)
+        if index < 0:
+            return None
+        block = self._new(storage, index)
+        if block.nbytes:
+            block.owner = stream
+            if backward:
+                self._gradients[block.number] = stream
+            self._recorder.hand_out(stream)
+            self._recorder.emit("alloc", stream, block.number, block.nbytes, source)
         return block
 
     def owner_of_gradient(self, number: int) -> StreamKey | None:
@@ -143,6 +144,7 @@ class Storages:
 
     def _forget(self, key: int, block: Block) -> None:
         # Called wherever the last reference goes: nothing here may wait for anything.
+        block.reference = None  # Which refers back to the block.
         if self.by_storage.get(key) is block:
             del self.by_storage[key]
             self._gradients.pop(block.number, None)

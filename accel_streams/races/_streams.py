@@ -489,7 +489,8 @@ class CudaStreams(_Common):
 
     def current(self, device: int) -> StreamKey:
         """Return the calling thread's current stream on a device."""
-        return self._key(device, self._cuda.current_handle(device))
+        handle = self._cuda.current_handle(device)
+        return self._numbers.get((device, handle)) or self._key(device, handle)
 
     def current_device(self) -> int:
         """Return the calling thread's current device."""

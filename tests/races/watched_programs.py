@@ -229,6 +229,22 @@ def gradient_used_too_early(device: Device, fault: bool) -> None:
     device.module.synchronize()
 
 
+def gradient_after_backward(device: Device, fault: bool) -> None:
+    # Autograd makes the caller's stream, and no other, wait for the last steps.
+    side, third = device.stream(), device.stream()
+    weight = torch.ones(64, device=device.type, requires_grad=True)
+    side.wait_stream(device.current())
+    third.wait_stream(device.current())
+    with device.module.stream(side):
+        loss = (weight * weight).sum()
+    device.current().wait_stream(side)
+    torch.autograd.backward(loss)
+    assert weight.grad is not None
+    with device.module.stream(third if fault else device.current()):
+        weight.grad.mul_(2)
+    device.module.synchronize()
+
+
 def gradients_from_two_streams(device: Device, fault: bool) -> None:
     # Autograd itself makes the streams wait where gradients go from one to the other.
     side = device.stream()
@@ -298,6 +314,7 @@ CASES = (
     Case("host_needs_the_shape", host_needs_the_shape, ("read-after-write",)),
     Case("host_has_polled", host_has_polled, ("read-after-write",)),
     Case("gradient_used_too_early", gradient_used_too_early, ("read-after-write",)),
+    Case("gradient_after_backward", gradient_after_backward, ("read-after-write",)),
     Case("gradients_from_two_streams", gradients_from_two_streams, ("read-after-write",)),
     Case("undispatched_kernel", undispatched_kernel, ("read-after-write",)),
     Case("pinned_buffer_read_too_early", pinned_buffer_read_too_early, ("read-after-write",)),
