@@ -20,8 +20,6 @@ SCRIPT = str(Path(__file__).with_name("scripts") / "zero3.py")
 STEPS = 3
 RIGHT = [[-sum((index + 1.0) * (step + 1) for step in range(STEPS))] for index in range(6)]
 MENDED = Version("0.18.8") <= DEEPSPEED
-UNORDERED = pytest.mark.xfail(reason="the gradients of ZeRO-3 are not ordered yet")
-
 Train = Callable[..., tuple[list[list[float]], RunResult]]
 
 
@@ -66,13 +64,7 @@ def test_without_a_side_stream_nothing_was_wrong(train: Train) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["in-order", "lazy", "lifo"])
-@pytest.mark.parametrize(
-    "old_wait",
-    [
-        pytest.param(False, marks=() if MENDED else UNORDERED, id="as installed"),
-        pytest.param(True, marks=UNORDERED, id="as 0.18.7"),
-    ],
-)
+@pytest.mark.parametrize("old_wait", [False, True], ids=["as installed", "as 0.18.7"])
 def test_with_this_package_every_gradient_is_exact(
     train: Train, schedule: str, old_wait: bool
 ) -> None:

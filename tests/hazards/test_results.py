@@ -95,7 +95,7 @@ def test_the_table_has_a_cell_for_each_hazard_and_release() -> None:
     (row,) = [line for line in page.splitlines() if line.startswith("| H2 ") and "→" in line]
     assert row.endswith("| other → differs | not measured |")
     for state in ("present", "differs", "other", "not seen"):
-        assert f"*{state}*: {STATES[state]}" in page  # type: ignore[index]
+        assert f"*{state}*: {STATES[state]}" in page
 
 
 def test_what_cannot_run_is_given_with_its_reason() -> None:
