@@ -72,5 +72,7 @@ def test_the_wheel_holds_everything(tmp_path: Path) -> None:
         for path in (ROOT / "accel_streams").rglob("*")
         if path.suffix in {".py", ".cpp", ".h"} or path.name == "py.typed"
     }
+    results = (ROOT / "accel_streams" / "hazards" / "results").glob("*.json")
+    expected |= {path.relative_to(ROOT).as_posix() for path in results}
     expected |= {f"accel_streams/backends/{path.name}" for path in (ROOT / "backends").glob("*.py")}
     assert names == expected
