@@ -18,7 +18,7 @@ from deepspeed.accelerator import get_accelerator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["run"]
+__all__ = ["cannot_run", "run"]
 
 HEADS, WIDTH, SEQUENCE, BATCH = 4, 16, 8, 2
 
@@ -70,8 +70,20 @@ def _local_attention(query: Tensor, key: Tensor, value: Tensor, *args: Any) -> T
     return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).contiguous()
 
 
+def cannot_run() -> str | None:
+    """Return why the installed DeepSpeed can't run this on a device with torch's own streams."""
+    from deepspeed.sequence import layer
+
+    if "ctx.stream != None" in inspect.getsource(layer):
+        return "DeepSpeed asks `ctx.stream != None`, which a plain torch.Stream answers with False"
+    return None
+
+
 def run(settings: Mapping[str, object]) -> None:
     """Train; ``settings``: ``steps``, ``default_stream`` (train on that one), ``skip_edge``."""
+    reason = cannot_run()
+    if reason is not None:
+        raise RuntimeError(f"not runnable: {reason}")
     steps = int(str(settings.get("steps", 3)))
     if settings.get("skip_edge"):
         from accel_streams.deepspeed._ordering import skip_edges
