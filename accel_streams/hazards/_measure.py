@@ -23,7 +23,7 @@ from accel_streams.hazards.scenarios import HAZARDS, Scenario, script_of
 
 __all__ = ["measure", "measure_scenario"]
 
-_NOT_RUNNABLE = re.compile(r"not runnable: (.*)")
+_NOT_RUNNABLE = re.compile(r"^\s*\w*Error: not runnable: (.*)", re.MULTILINE)
 _EXCEPTION = re.compile(r"[\w.]+(Error|Exception|Exit|Interrupt)\b")
 _LINES_OF_REASON = 3
 _REPORTS_KEPT = 3
