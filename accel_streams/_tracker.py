@@ -149,6 +149,15 @@ class ProducerTracker:
         self._users.setdefault(stream_id, stream)
         self._note(self._readers, stream, stream_id)
 
+    def extend_writes(self) -> None:
+        """Let the next reader wait for all that the producers' streams have been given until now.
+
+        For a buffer that others, of whom the tracker is not told, use after a write on its stream.
+        """
+        for stream_id, mark in self._producers.items():
+            if mark.event is not None:
+                self._record(mark, stream_id)
+
     def users(self) -> tuple[Stream, ...]:
         """Return the streams that have used the memory since it was allocated, in order.
 

@@ -262,6 +262,9 @@ class ZeroOrdering:
             else:
                 index = self._buckets.index(optimizer, key)
                 tracker = self._buffer(optimizer, key, index).tracker
+            # A user's own gradient hook may have read the gradient, in the bucket by now, after
+            # DeepSpeed's hook on the same stream; the reduction overwrites it.
+            tracker.extend_writes()
             tracker.before_read(consumer, consumer_id)
             reads.append(tracker)
         if reads:
@@ -319,8 +322,10 @@ class ZeroOrdering:
 
         The host drops them as soon as the work on ``user`` is submitted.
         """
-        if "gradient: keep-alive" in self._skip or not self._is_shared_with(user):
+        if "gradient: keep-alive" in self._skip:
             return
+        if in_backward() and not self._is_shared_with(user):
+            return  # Outside a backward the streams of the hooks need not have been seen.
         for gradient in gradients:
             if gradient is not None:
                 self._backend.keep_alive(gradient, user)
