@@ -74,14 +74,19 @@ class ProducerTracker:
         backend: Backend,
         *,
         pool: EventPool | None = None,
+        writes_go_on: bool = False,
         skip_edges: frozenset[Edge] = frozenset(),
     ) -> None:
         """Track a buffer on a device of ``backend``.
 
-        ``pool`` may be shared with other trackers of the same backend. ``skip_edges`` leaves out
-        the waits of these kinds: it is there for tests, which prove each kind to be needed.
+        ``pool`` may be shared with other trackers of the same backend. ``writes_go_on``: whoever
+        wrote may use the contents after ``after_write``, on the same stream and without telling,
+        until a reader comes; the reader then waits for all that the stream has been given.
+        ``skip_edges`` leaves out the waits of these kinds: it is there for tests, which prove each
+        kind to be needed.
         """
         self._backend = backend
+        self._writes_go_on = writes_go_on
         self._pool = pool or EventPool(backend)
         self._skip_edges = skip_edges
         # True once a second stream has been seen: from then on accesses are followed by an event.
@@ -130,7 +135,11 @@ class ProducerTracker:
             # has been let in: the write begins a new fill.
             self._begin_fill()
         self._users.setdefault(stream_id, stream)
-        self._note(self._producers, stream, stream_id)
+        if self._writes_go_on:
+            # Without an event until a reader asks for one.
+            self._producers.setdefault(stream_id, _Mark(stream))
+        else:
+            self._note(self._producers, stream, stream_id)
 
     def before_read(self, stream: Stream, stream_id: StreamId | None = None) -> None:
         """Make ``stream`` wait for every producer of the buffer's contents."""
@@ -148,15 +157,6 @@ class ProducerTracker:
         stream_id = self._identify(stream, stream_id)
         self._users.setdefault(stream_id, stream)
         self._note(self._readers, stream, stream_id)
-
-    def extend_writes(self) -> None:
-        """Let the next reader wait for all that the producers' streams have been given until now.
-
-        For a buffer that others, of whom the tracker is not told, use after a write on its stream.
-        """
-        for stream_id, mark in self._producers.items():
-            if mark.event is not None:
-                self._record(mark, stream_id)
 
     def users(self) -> tuple[Stream, ...]:
         """Return the streams that have used the memory since it was allocated, in order.

@@ -14,23 +14,15 @@ if TYPE_CHECKING:
 __all__ = ["CudaBackend"]
 
 
-def _stream(identity: tuple[int, int, int]) -> Stream:
-    """Return the stream with this id, device index and device type."""
-    import torch
-
-    stream_class: Any = torch.cuda.Stream  # torch leaves its constructor untyped.
-    return stream_class(stream_id=identity[0], device_index=identity[1], device_type=identity[2])
-
-
 class _CurrentStream:
     """Make a stream current; like torch.cuda.stream, and quicker for one of the current device."""
 
-    __slots__ = ("_before", "_other_device", "_stream")
+    __slots__ = ("_entered", "_stream")
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._before: list[tuple[int, int, int]] = []  # It may be entered again inside itself.
-        self._other_device: list[Any] = []
+        # What to go back to, of each time it was entered: a stream, or torch's own context.
+        self._entered: list[Any] = []
 
     def __enter__(self) -> None:
         import torch
@@ -39,29 +31,27 @@ class _CurrentStream:
         stream = self._stream
         device = torch._C._cuda_getDevice() if cuda.is_initialized() else -1
         if stream.device_index == device:
-            self._before.append(torch._C._cuda_getCurrentStream(device))
-            self._other_device.append(None)
-            torch._C._cuda_setStream(
-                stream_id=stream.stream_id,
-                device_index=stream.device_index,
-                device_type=stream.device_type,
-            )
+            self._entered.append(torch._C._cuda_getCurrentStream(device))
+            _set_current(stream.stream_id, stream.device_index, stream.device_type)
         else:
             context = cuda.stream(stream)
             context.__enter__()
-            self._other_device.append(context)
+            self._entered.append(context)
 
     def __exit__(self, *exc_info: object) -> None:
-        import torch
+        entered = self._entered.pop()
+        if isinstance(entered, tuple):
+            _set_current(*entered)
+        else:
+            entered.__exit__(*exc_info)
 
-        context = self._other_device.pop()
-        if context is not None:
-            context.__exit__(*exc_info)
-            return
-        stream_id, device_index, device_type = self._before.pop()
-        torch._C._cuda_setStream(
-            stream_id=stream_id, device_index=device_index, device_type=device_type
-        )
+
+def _set_current(stream_id: int, device_index: int, device_type: int) -> None:
+    import torch
+
+    torch._C._cuda_setStream(
+        stream_id=stream_id, device_index=device_index, device_type=device_type
+    )
 
 
 class CudaBackend:
@@ -94,8 +84,12 @@ class CudaBackend:
         cuda: Any = torch.cuda  # Partly untyped.
         if device is None and cuda.is_initialized():
             # As torch.cuda.current_stream does, which takes ten times as long to find the device.
-            identity = torch._C._cuda_getCurrentStream(torch._C._cuda_getDevice())
-            return _stream(identity)
+            stream_id, device_index, device_type = torch._C._cuda_getCurrentStream(
+                torch._C._cuda_getDevice()
+            )
+            return cuda.Stream(
+                stream_id=stream_id, device_index=device_index, device_type=device_type
+            )
         return torch.cuda.current_stream(device)
 
     def default_stream(self, device: Device = None, /) -> Stream:

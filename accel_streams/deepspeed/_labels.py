@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from accel_streams._backend import Backend
+from accel_streams.deepspeed._mixin import backend_in_use
 from accel_streams.deepspeed._versions import Buckets, buckets_of
 
 if TYPE_CHECKING:
@@ -63,8 +64,6 @@ def label_streams(optimizer: Any) -> None:
     Done by itself when this package is in charge of DeepSpeed's accelerator. Does nothing on a
     backend that takes no names.
     """
-    from deepspeed.accelerator import get_accelerator
-
-    backend = getattr(get_accelerator(), "accel_streams_backend", None)
+    backend = backend_in_use()
     if backend is not None and can_label(backend):
         Labels(backend, buckets_of(optimizer)).update(optimizer)

@@ -8,7 +8,7 @@ from typing import Any
 from accel_streams._backend import Backend, Device, Ordering, Stream
 from accel_streams.deepspeed._region import REGION
 
-__all__ = ["EXPORTED_VARIABLES", "StreamsMixin", "with_streams"]
+__all__ = ["EXPORTED_VARIABLES", "StreamsMixin", "backend_in_use", "with_streams"]
 
 EXPORTED_VARIABLES = ("DS_ACCELERATOR", "ACCEL_STREAMS")
 """What the launcher has to carry to other nodes, as the beginnings of names."""
@@ -72,3 +72,10 @@ def with_streams(accelerator_class: type, backend: Backend) -> Any:
     accelerator = combined()
     accelerator.accel_streams_backend = backend
     return accelerator
+
+
+def backend_in_use() -> Any:
+    """Return the backend of DeepSpeed's accelerator, None if that isn't one of this package's."""
+    from deepspeed.accelerator import get_accelerator
+
+    return getattr(get_accelerator(), "accel_streams_backend", None)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from accel_streams._backend import Backend, Stream, StreamId
 from accel_streams._tracker import Edge, EventPool, ProducerTracker
@@ -36,6 +36,7 @@ EDGES = (
     "gradient: producer->read",
     "gradient: keep-alive",
     "partition: release->write",
+    "partition: producer->read",
     "partition: keep-alive",
 )
 """What the ordering consists of: waits, and memory that is kept from reuse."""
@@ -52,14 +53,14 @@ skip_edges: set[str] = set()
 """For tests only: edges that optimizers made from now on leave out, to prove each to be needed."""
 
 
-class Guard(Protocol):
-    """What is done around the seams of one optimizer.
+class Guard:
+    """What is done around the seams of one optimizer: nothing, unless overridden.
 
     Called with the optimizer each time, because a reference to it would keep it, and all of its
     memory, alive until a garbage collection.
     """
 
-    replaces_waits: bool
+    replaces_waits = False
     """Whether DeepSpeed's own waits inside the seams of the backward are not needed."""
 
     def before_allocation(self, optimizer: Any) -> None:
@@ -131,7 +132,7 @@ class _Reduction:
     reads: list[ProducerTracker]
 
 
-class ZeroOrdering:
+class ZeroOrdering(Guard):
     """Order the accesses by events (``ACCEL_STREAMS_ZERO=track``)."""
 
     def __init__(self, backend: Backend, buckets: Buckets, *, replaces_waits: bool = False) -> None:
@@ -148,7 +149,9 @@ class ZeroOrdering:
         self._buffers: dict[tuple[Key, int], _Buffer] = {}
         self._outside: dict[Key, ProducerTracker] = {}
         self._partition = self._tracker("partition")
+        # The streams on which gradients are computed, as long as each is taken in its own hook.
         self._streams: set[StreamId] = set()
+        self._streams_known = True
         # The stream on which buffers seen for the first time have been allocated.
         self._allocator: Stream | None = None
         self._allocates = False
@@ -165,8 +168,6 @@ class ZeroOrdering:
         self._allocates = not self._buckets.allocated(optimizer)
         if self._allocates:
             self._allocator = self._current_stream()[0]
-        elif not _takes_gradients_in_hooks(optimizer):
-            self._current_stream()  # The only time that this hook's stream is seen.
 
     def after_allocation(self, optimizer: Any) -> None:
         if not self._allocates:
@@ -199,10 +200,14 @@ class ZeroOrdering:
         reduces_first = self._buckets.elements(optimizer, key) + numel > room
         self._admitted = None
         self._writer = _Writer(stream, stream_id, key, outside, reduces_first)
+        in_hook = _in_hook(optimizer)
+        self._streams_known &= in_hook
         if outside:
             return
-        # The copy into the bucket takes the place of the gradient, whose memory is dropped then.
-        if not self._autograd_keeps_alive(optimizer):
+        # The copy into the bucket takes the place of the gradient, whose memory is dropped then. In
+        # a hook autograd keeps it until the hook's own stream is done with it, unless it is a sum
+        # that an earlier backward began.
+        if not in_hook or _versions.sums_up_gradients_of_several_backwards(optimizer):
             gradient = optimizer.get_gradient_for_reduction(param)
             self._keep_gradients_alive([gradient], stream)
         if not reduces_first:
@@ -262,9 +267,6 @@ class ZeroOrdering:
             else:
                 index = self._buckets.index(optimizer, key)
                 tracker = self._buffer(optimizer, key, index).tracker
-            # A user's own gradient hook may have read the gradient, in the bucket by now, after
-            # DeepSpeed's hook on the same stream; the reduction overwrites it.
-            tracker.extend_writes()
             tracker.before_read(consumer, consumer_id)
             reads.append(tracker)
         if reads:
@@ -306,26 +308,13 @@ class ZeroOrdering:
         param = self._buckets.oversized(optimizer, key)
         return [] if param is None else [optimizer.get_gradient_for_reduction(param)]
 
-    def _autograd_keeps_alive(self, optimizer: Any) -> bool:
-        """Return whether a gradient outlives its use on the current stream without our doing.
-
-        Autograd keeps what a hook takes from another stream until the hook's own stream is done
-        with it; not so a sum that an earlier backward began. ZeRO-1 without overlap takes all
-        gradients at the end of a backward, in no hook.
-        """
-        if not in_backward() or _versions.sums_up_gradients_of_several_backwards(optimizer):
-            return False
-        return _takes_gradients_in_hooks(optimizer)
-
     def _keep_gradients_alive(self, gradients: list[torch.Tensor | None], user: Stream) -> None:
         """Keep gradients, which belong to the stream that computed them, until ``user`` is done.
 
         The host drops them as soon as the work on ``user`` is submitted.
         """
-        if "gradient: keep-alive" in self._skip:
+        if "gradient: keep-alive" in self._skip or not self._is_shared_with(user):
             return
-        if in_backward() and not self._is_shared_with(user):
-            return  # Outside a backward the streams of the hooks need not have been seen.
         for gradient in gradients:
             if gradient is not None:
                 self._backend.keep_alive(gradient, user)
@@ -347,10 +336,6 @@ class ZeroOrdering:
         self._partition.before_read(stream, stream_id)
         self._keep_partition_alive(optimizer, stream)
 
-    def after_step(self, optimizer: Any) -> None:
-        # The next backward's reductions come after it, and so does what they allocate.
-        self._partition.after_read(*self._current_stream())
-
     def _end_backward(self, optimizer: Any) -> None:
         """Prepare for the buffers being freed: all of their reductions have been submitted."""
         stream, stream_id = self._current_stream()
@@ -368,26 +353,28 @@ class ZeroOrdering:
     def _keep_partition_alive(self, optimizer: Any, stream: Stream) -> None:
         """Keep the reduced gradients, which other streams have allocated, until ``stream`` is done.
 
-        With a reduction stream there is no need: it allocates them, and allocates nothing further
-        before it has waited for the next backward, which comes after this use of them.
+        With a reduction stream, and a single other one, there is no need: the reduction stream
+        allocates them, and allocates nothing further before it has waited for the next backward,
+        which comes after this use of them.
         """
+        if "partition: keep-alive" in self._skip or not self._is_shared_with(stream):
+            return
+        users = (*self._partition.users(), stream)
         if optimizer.overlap_comm and optimizer.contiguous_gradients:
-            return
-        # Gradients that stay where they are belong to the streams that computed them, which are
-        # known only where each of them is taken in a hook.
-        known = optimizer.contiguous_gradients or _takes_gradients_in_hooks(optimizer)
-        if known and not self._is_shared_with(stream):
-            return
-        if "partition: keep-alive" in self._skip:
-            return
+            others = {self._backend.stream_id(user) for user in users}
+            others.discard(self._backend.stream_id(optimizer.reduction_stream))
+            if len(others) == 1:
+                return
         for tensor in _versions.partition_tensors(optimizer):
-            for user in (*self._partition.users(), stream):
+            for user in users:
                 self._backend.keep_alive(tensor, user)
 
     # -- small things ----------------------------------------------------------------------------
 
     def _is_shared_with(self, stream: Stream) -> bool:
-        """Return whether any stream but ``stream`` has to do with the gradients."""
+        """Return whether any stream but ``stream`` may have to do with the gradients."""
+        if not self._streams_known:
+            return True
         return len(self._streams) > 1 or self._backend.stream_id(stream) not in self._streams
 
     def _current_stream(self) -> tuple[Stream, StreamId]:
@@ -397,46 +384,44 @@ class ZeroOrdering:
         return stream, stream_id
 
     def _tracker(self, memory: str) -> ProducerTracker:
+        # A user's own hook may use a gradient, in the bucket by now, after DeepSpeed's; and what a
+        # backward leaves is used by all that its stream is given until the step.
         prefix = f"{memory}: "
         skip = {edge.removeprefix(prefix) for edge in self._skip if edge.startswith(prefix)}
         return ProducerTracker(
-            self._backend, pool=self._pool, skip_edges=cast("frozenset[Edge]", frozenset(skip))
+            self._backend,
+            pool=self._pool,
+            writes_go_on=True,
+            skip_edges=cast("frozenset[Edge]", frozenset(skip)),
         )
 
 
-def _takes_gradients_in_hooks(optimizer: Any) -> bool:
-    """Return whether a gradient is put into its bucket by its hook: not in ZeRO-1 in order."""
-    return bool(optimizer.overlap_comm or optimizer.partition_gradients)
+def _in_hook(optimizer: Any) -> bool:
+    """Return whether the gradient that is taken now is taken in its own hook.
+
+    ZeRO-1 without overlap takes all of them at the end of a backward, and an engine that puts off
+    its reductions after it.
+    """
+    return in_backward() and bool(optimizer.overlap_comm or optimizer.partition_gradients)
 
 
-class ZeroSynchronizing:
+class ZeroSynchronizing(Guard):
     """Let the host wait for the whole device around each reduction (``ACCEL_STREAMS_ZERO=sync``).
 
     Slow and simple: for a DeepSpeed whose gradient hooks aren't understood, and to compare with.
     ``buckets`` may be None: then the host also waits after each hook that might have allocated.
     """
 
-    replaces_waits = False
-
     def __init__(self, backend: Backend, buckets: Buckets | None) -> None:
         self._backend = backend
         self._buckets = buckets
         self._known: dict[tuple[Key, int], weakref.ref[torch.Tensor]] = {}
-
-    def before_allocation(self, optimizer: Any) -> None:
-        return None
 
     def after_allocation(self, optimizer: Any) -> None:
         self._synchronize_if_allocated(optimizer)
 
     def before_write(self, optimizer: Any, param: torch.Tensor) -> None:
         self._synchronize_if_allocated(optimizer)
-
-    def after_write(self, optimizer: Any, param: torch.Tensor) -> None:
-        return None
-
-    def abandon_write(self, optimizer: Any) -> None:
-        return None
 
     def before_reduction(self, optimizer: Any, comm_dtype: Any) -> None:
         self._backend.synchronize()
@@ -446,15 +431,6 @@ class ZeroSynchronizing:
 
     def abandon_reduction(self, optimizer: Any) -> None:
         self._backend.synchronize()
-
-    def before_epilogue(self, optimizer: Any) -> None:
-        return None
-
-    def after_epilogue(self, optimizer: Any) -> None:
-        return None
-
-    def before_step(self, optimizer: Any) -> None:
-        return None
 
     def after_step(self, optimizer: Any) -> None:
         # What the step has freed may belong to another stream.

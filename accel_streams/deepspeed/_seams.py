@@ -17,6 +17,7 @@ from accel_streams import _settings
 from accel_streams._backend import Ordering
 from accel_streams._errors import UnsupportedDeepSpeedError
 from accel_streams.deepspeed import _labels, _versions, _zero3_seams
+from accel_streams.deepspeed._mixin import backend_in_use
 from accel_streams.deepspeed._ordering import Guard, ZeroOrdering, ZeroSynchronizing
 from accel_streams.deepspeed._region import REGION
 from accel_streams.deepspeed._versions import Seam
@@ -78,7 +79,7 @@ def _guards_of(optimizer: Any) -> tuple[Guard, ...]:
     """Return what guards the optimizer: nothing if the accelerator isn't one of this package's."""
     guards: tuple[Guard, ...] | None = optimizer.__dict__.get(_GUARDS)
     if guards is None:
-        backend = _backend_in_use()
+        backend = backend_in_use()
         if backend is None:
             return ()  # Not remembered: install() may still follow.
         _require_seams(type(optimizer))
@@ -113,15 +114,9 @@ def _buckets_if_known(optimizer: Any) -> _versions.Buckets | None:
         return None
 
 
-def _backend_in_use() -> Any:
-    from deepspeed.accelerator import get_accelerator
-
-    return getattr(get_accelerator(), "accel_streams_backend", None)
-
-
 def _require_seams(optimizer_class: type) -> None:
     """Raise UnsupportedDeepSpeedError when a seam that the mode needs isn't there."""
-    backend = _backend_in_use()
+    backend = backend_in_use()
     mode = _settings.zero_mode()
     if mode == "off" or backend is None or backend.capabilities.ordering is not Ordering.ASYNC:
         return
@@ -150,25 +145,11 @@ def _wrap(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
         wrapt.wrap_function_wrapper(owner, name, wrapper)
 
 
-class _Labelling(_labels.Labels):
+class _Labelling(_labels.Labels, Guard):
     """Labels as a guard: names are given when there is something new to name."""
-
-    replaces_waits = False
-
-    def before_allocation(self, optimizer: Any) -> None:
-        return None
 
     def after_allocation(self, optimizer: Any) -> None:
         self.update(optimizer)
-
-    def before_write(self, optimizer: Any, param: Any) -> None:
-        return None
-
-    def after_write(self, optimizer: Any, param: Any) -> None:
-        return None
-
-    def abandon_write(self, optimizer: Any) -> None:
-        return None
 
     def before_reduction(self, optimizer: Any, comm_dtype: Any) -> None:
         # Where the allocation has no hook of its own, this is the first time to see the buffers.
@@ -176,21 +157,6 @@ class _Labelling(_labels.Labels):
 
     def after_reduction(self, optimizer: Any) -> None:
         self.update(optimizer)
-
-    def abandon_reduction(self, optimizer: Any) -> None:
-        return None
-
-    def before_epilogue(self, optimizer: Any) -> None:
-        return None
-
-    def after_epilogue(self, optimizer: Any) -> None:
-        return None
-
-    def before_step(self, optimizer: Any) -> None:
-        return None
-
-    def after_step(self, optimizer: Any) -> None:
-        return None
 
 
 # -- the wrappers ---------------------------------------------------------------------------

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import sys
-from importlib import metadata
 from types import ModuleType
 from typing import Any
 
@@ -117,13 +115,9 @@ def _why_not_made(backend: Backend, error: Exception) -> str:
             "Its accelerator class was written for another release of DeepSpeed: install a version "
             "of the backend for this one, or a DeepSpeed that it was written for. "
         )
-    version = _versions.installed_version()
-    if version == "unknown":  # DeepSpeed looks for its accelerator before it says its version.
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            version = metadata.version("deepspeed")
     return (
         f"The backend {backend.name!r}{origin} can't make an accelerator for DeepSpeed "
-        f"{version}: {type(error).__name__}: {error}. {hint}"
+        f"{_versions.installed_version()}: {type(error).__name__}: {error}. {hint}"
         f"Report this to its authors: {backend.url}"
     )
 

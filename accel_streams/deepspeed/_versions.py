@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from accel_streams._errors import UnsupportedDeepSpeedError
@@ -116,6 +118,9 @@ def installed_version() -> str:
     # Its __init__ sets __version__ late; this module of constants is there before.
     constants = sys.modules.get("deepspeed.git_version_info")
     version = getattr(package, "__version__", None) or getattr(constants, "version", None)
+    if not version:  # DeepSpeed looks for its accelerator before it says its version.
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            version = metadata.version("deepspeed")
     return str(version or "unknown").strip()
 
 

@@ -16,6 +16,7 @@ import wrapt
 from accel_streams import _settings
 from accel_streams._backend import Ordering
 from accel_streams.deepspeed import _versions
+from accel_streams.deepspeed._mixin import backend_in_use
 from accel_streams.deepspeed._ordering import skip_edges
 from accel_streams.deepspeed._region import default_is_current
 from accel_streams.deepspeed._zero3 import Zero3Ordering
@@ -54,9 +55,7 @@ def hook_zero3() -> None:
 
 def _backend_to_order() -> Any:
     """Return the backend in use, None when nothing has to be ordered."""
-    from deepspeed.accelerator import get_accelerator
-
-    backend = getattr(get_accelerator(), "accel_streams_backend", None)
+    backend = backend_in_use()
     if backend is None or backend.capabilities.ordering is not Ordering.ASYNC:
         return None
     return None if _settings.zero_mode() == "off" else backend

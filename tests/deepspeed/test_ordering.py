@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,24 +51,25 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> Run:
         *,
         mode: str = "track",
         skip: str | None = None,
-        steps: int = 2,
+        steps: int | Sequence[Mapping[str, Any]] = 2,
         caller: int = OTHER,
         ordering: Ordering = Ordering.ASYNC,
         prepare: Callable[[RecordingBackend], None] = lambda backend: None,
+        **step: Any,
     ) -> RecordingBackend:
         monkeypatch.setenv("ACCEL_STREAMS_ZERO", mode)
         backend = RecordingBackend(Capabilities(ordering))
         for _ in (SIDE, OTHER):
             backend.new_stream()
-        monkeypatch.setattr(_seams, "_backend_in_use", lambda: backend)
+        monkeypatch.setattr(_seams, "backend_in_use", lambda: backend)
         monkeypatch.setattr(_ordering, "in_backward", lambda: backend.in_backward)
         monkeypatch.setattr(_ordering, "skip_edges", set() if skip is None else {skip})
         optimizer_class = make_optimizer_class(config, backend)
         _seams._hook(module_with(optimizer_class))
         optimizer = optimizer_class([Param(hook.numel, hook.owned, hook.dtype) for hook in hooks])
         prepare(backend)
-        for _ in range(steps):
-            train_step(optimizer, backend, hooks, caller=caller)
+        for changes in [{}] * steps if isinstance(steps, int) else steps:
+            train_step(optimizer, backend, hooks, **{"caller": caller, **step, **changes})
             use_memory_again(backend, (DEFAULT, SIDE, OTHER))
         return backend
 
@@ -167,8 +168,11 @@ NEEDED = {
     "gradient: keep-alive": (Config(), OVERSIZED, {"use-after-free"}),
     # Whoever reduces a bucket writes the next one of that dtype, so it takes two dtypes.
     "partition: release->write": (Config(overlap_comm=False), TWO_DTYPES, {"write-after-write"}),
+    "partition: producer->read": (Config(), TWO_PRODUCERS, {"read-after-write"}),
     "partition: keep-alive": (Config(overlap_comm=False), TWO_PRODUCERS, {"use-after-free"}),
 }
+# As shipped the host has waited for the device by then, so that this needs no wait of the user's.
+STEPS = {"partition: producer->read": {"stepper": SIDE}}
 
 
 def test_every_edge_has_a_program_that_needs_it() -> None:
@@ -178,9 +182,42 @@ def test_every_edge_has_a_program_that_needs_it() -> None:
 @pytest.mark.parametrize("edge", NEEDED)
 def test_without_the_edge_there_is_a_race(run: Run, edge: str) -> None:
     config, hooks, expected = NEEDED[edge]
-    assert races_in(run(config, hooks)) == []
-    kinds = {race.kind for race in races_in(run(config, hooks, skip=edge))}
+    step = STEPS.get(edge, {})
+    assert races_in(run(config, hooks, **step)) == []
+    kinds = {race.kind for race in races_in(run(config, hooks, skip=edge, **step))}
     assert kinds & expected, f"without {edge!r}: {kinds or 'no race'}"
+
+
+@pytest.mark.parametrize("producers", [{DEFAULT}, {DEFAULT, SIDE}], ids=["one", "two"])
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
+def test_a_hook_of_the_users_may_read_a_gradient_after_deepspeeds(
+    run: Run, config: Config, producers: set[int]
+) -> None:
+    """As shipped the reduction waits for all that the hooks' streams were given until it."""
+    hooks = [
+        replace(hook, stream=hook.stream if hook.stream in producers else DEFAULT, read_after=True)
+        for hook in OVERSIZED
+    ]
+    assert races_in(run(config, hooks)) == []
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
+def test_the_backwards_of_one_step_may_run_on_streams_that_do_not_wait_for_each_other(
+    run: Run, config: Config
+) -> None:
+    """As shipped the host waits for each; nothing but the gradients is written until the step."""
+    callers = (SIDE, OTHER, SIDE)
+    steps = [{"caller": caller, "accumulate": True} for caller in callers] + [{"caller": OTHER}]
+    assert races_in(run(config, TWO_PRODUCERS, steps=steps)) == []
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
+def test_gradients_that_the_caller_reduces_after_a_backward_live_until_then(
+    run: Run, config: Config
+) -> None:
+    if config.stage == 1 and not config.overlap_comm:
+        return  # There the hooks leave them to the caller anyway.
+    assert races_in(run(config, [*BRANCHES, *OVERSIZED], coalesced=True)) == []
 
 
 hooks_strategy = st.lists(
@@ -191,6 +228,7 @@ hooks_strategy = st.lists(
         stream=st.sampled_from([DEFAULT, SIDE, OTHER]),
         dtype=st.sampled_from(DTYPES),
         branch=st.booleans(),
+        read_after=st.booleans(),
     ),
     min_size=1,
     max_size=14,

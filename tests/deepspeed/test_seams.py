@@ -26,7 +26,7 @@ WRITE, REDUCE = _versions.WRITE.names[0], _versions.REDUCE.names[0]
 def backend(monkeypatch: pytest.MonkeyPatch) -> RecordingBackend:
     backend = RecordingBackend()
     backend.new_stream()
-    monkeypatch.setattr(_seams, "_backend_in_use", lambda: backend)
+    monkeypatch.setattr(_seams, "backend_in_use", lambda: backend)
     return backend
 
 
@@ -179,7 +179,7 @@ def test_without_the_class_deepspeed_initialize_is_an_error(
 def test_only_our_accelerators_are_guarded(
     backend: RecordingBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_seams, "_backend_in_use", lambda: None)
+    monkeypatch.setattr(_seams, "backend_in_use", lambda: None)
     optimizer = hooked(backend)(params())
     train_step(optimizer, backend, HOOKS)
     assert backend.waits == []
@@ -188,9 +188,9 @@ def test_only_our_accelerators_are_guarded(
 def test_an_optimizer_made_before_install_is_guarded_from_then_on(
     backend: RecordingBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_seams, "_backend_in_use", lambda: None)
+    monkeypatch.setattr(_seams, "backend_in_use", lambda: None)
     optimizer = hooked(backend)(params())
-    monkeypatch.setattr(_seams, "_backend_in_use", lambda: backend)
+    monkeypatch.setattr(_seams, "backend_in_use", lambda: backend)
     train_step(optimizer, backend, HOOKS)
     assert backend.waits
     assert guards_of(optimizer) == ["ZeroOrdering", "_Labelling"]

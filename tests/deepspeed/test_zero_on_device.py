@@ -102,6 +102,26 @@ def test_the_parameters_are_those_of_a_single_stream(train: Train, options: str)
     assert train(options).digest == single.digest
 
 
+RIGHT_AS_SHIPPED = [
+    "--user-hook --producers one",
+    "--user-hook --producers one --scattered",
+    "--user-hook --oversized",
+    "--coalesce",
+    "--coalesce --no-overlap",
+    "--coalesce --scattered",
+    "--step-apart",
+    "--step-apart --micro-batches 2",
+]
+
+
+@pytest.mark.parametrize("options", RIGHT_AS_SHIPPED)
+def test_what_deepspeeds_own_waits_give_by_the_way_is_given_too(train: Train, options: str) -> None:
+    """A hook after DeepSpeed's, reductions put off, a step elsewhere: no wait of the user's."""
+    if "coalesce" in options and not hasattr(deepspeed.DeepSpeedEngine, "coalesce_grad_reduction"):
+        pytest.skip(f"not run: DeepSpeed {DEEPSPEED} has no coalesce_grad_reduction")
+    assert races(train(options)) == []
+
+
 @pytest.mark.parametrize("options", CONFIGURATIONS[:5:2])
 def test_waiting_on_the_host_is_right_too(train: Train, options: str) -> None:
     for schedule in ("in-order", "lifo"):
@@ -215,6 +235,13 @@ EDGES = {
         "write-after-write",
         "grads_in_partition",
         False,
+    ),
+    # Up to 0.19.2 the step brings a norm to the host before it uses them.
+    "partition: producer->read": (
+        "--step-apart",
+        "read-after-write",
+        PARTITION,
+        Version("0.19.3") <= DEEPSPEED,
     ),
     "partition: keep-alive": ("--no-overlap", "use-after-free", PARTITION, True),
 }

@@ -56,6 +56,8 @@ class Hook:
     dtype: str = "bf16"
     branch: bool = False
     """The gradient is computed on the hook's stream too: a branch of the model runs there."""
+    read_after: bool = False
+    """A hook of the user's reads the gradient after DeepSpeed's."""
 
 
 @dataclass(frozen=True)
@@ -242,13 +244,26 @@ def make_optimizer_class(config: Config, backend: RecordingBackend) -> Any:
             self.reduce_ipg_grads()
             if self.overlap_comm and not REGION.depth:
                 backend.synchronize_device()
-            self.averaged_gradients[0] = [p.grad for p in self.params_in_partition[0] if p.grad]
+            self._collect([p.grad for p in self.params_in_partition[0] if p.grad])
             for bucket in self.buckets().values():
                 for tensor in bucket.buffer:
                     backend.free(tensor)
                 bucket.buffer = []
             self.grads_in_partition = None
             self.ready_for_gradients = False
+
+        def _collect(self, gradients: list[RecordingTensor]) -> None:
+            """Put together what this backward gave, or add it to what earlier ones gave."""
+            collected = self.averaged_gradients.get(0)
+            if collected is None:
+                # Something is made on this stream, as the padding is.
+                collected = self.averaged_gradients[0] = [*gradients, backend.allocate(1)]
+                backend.launch("pad", (collected[-1], WRITE))
+                return
+            added = [(gradient, READ) for gradient in gradients]
+            backend.launch("add", *added, *[(tensor, READ_WRITE) for tensor in collected])
+            for gradient in gradients:
+                backend.free(gradient)
 
         def step(self) -> None:
             gradients = self.averaged_gradients.pop(0)
@@ -313,13 +328,22 @@ def make_optimizer_class(config: Config, backend: RecordingBackend) -> Any:
 
 
 def train_step(
-    optimizer: Any, backend: RecordingBackend, hooks: Sequence[Hook], *, caller: int = 0
+    optimizer: Any,
+    backend: RecordingBackend,
+    hooks: Sequence[Hook],
+    *,
+    caller: int = 0,
+    stepper: int | None = None,
+    coalesced: bool = False,
+    accumulate: bool = False,
 ) -> None:
     """Run one backward with these hooks, and the step, as torch's autograd engine does.
 
     The gradients are computed on the stream ``caller``, or those of a branch on the hook's own. A
     hook's stream waits for them before, and the caller waits for every hook's stream after. Then
-    the optimizer's memory is used again.
+    the optimizer's memory is used again. ``stepper``: the step's stream, which waits for nobody;
+    the caller waits for it then. ``coalesced``: the hooks leave all gradients to the caller,
+    which reduces them after the backward. ``accumulate``: no step yet.
     """
     caller_stream = RecordingStream(caller)
     with backend.use_stream(caller_stream):
@@ -336,12 +360,28 @@ def train_step(
             with backend.use_stream(RecordingStream(hook.stream)):
                 backend.launch("accumulate", (param.grad, READ_WRITE))
                 backend.in_backward = True
-                optimizer.process_gradients(param, 0)
+                if not coalesced:
+                    optimizer.process_gradients(param, 0)
+                if hook.read_after and param.grad is not None:
+                    backend.launch("user's hook", (param.grad, READ))
         for hook in hooks:
             backend.order(hook.stream, caller)
+        if coalesced:
+            backend.in_backward = False
+            for param in optimizer.params:
+                optimizer.process_gradients(param, 0)
         optimizer.reduce_gradients()  # A final callback: it still counts as inside the backward.
         backend.in_backward = False
+    if accumulate:
+        for param in optimizer.params:
+            if param.grad is not None and not param.owned:
+                backend.free(param.grad)
+            param.grad = None
+        return
+    stepper = caller if stepper is None else stepper
+    with backend.use_stream(RecordingStream(stepper)):
         optimizer.step()
+    backend.order(stepper, caller)
 
 
 def use_memory_again(backend: RecordingBackend, streams: Sequence[int]) -> None:

@@ -9,6 +9,7 @@ of this rank's own parameters run on the stream of ``deepspeed.initialize`` neve
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
 
 import deepspeed
 import torch
@@ -27,6 +28,9 @@ parser.add_argument("--producers", choices=("sides", "user", "one"), default="si
 parser.add_argument("--skip-edge")
 parser.add_argument("--steps", type=int, default=3)
 parser.add_argument("--nan", action="store_true")
+parser.add_argument("--user-hook", action="store_true", help="one that reads gradients")
+parser.add_argument("--coalesce", action="store_true", help="reduce after the backward")
+parser.add_argument("--step-apart", action="store_true", help="on a stream that does not wait")
 options = parser.parse_args()
 
 if options.skip_edge:
@@ -115,11 +119,18 @@ def main() -> None:
             mapping = getattr(param, "_hp_mapping", None)
             if mapping is not None:
                 mapping.lp_fragment = mapping.lp_fragment.detach()
+    norms = []
+    if options.user_hook:
+        for param in model.parameters():
+            param.register_post_accumulate_grad_hook(
+                lambda param: norms.append(param.grad.float().norm())
+            )
     accelerator = get_accelerator()
     outer = accelerator.current_stream()
     step_stream = outer if options.producers == "one" else accelerator.Stream()
     step_stream.wait_stream(outer)
     sides = [accelerator.Stream(), accelerator.Stream()]
+    apart = accelerator.Stream() if options.step_apart else step_stream
     with accelerator.stream(step_stream):
         streams = sides if options.producers == "sides" else [step_stream] * 2
         for step in range(options.steps):
@@ -130,9 +141,12 @@ def main() -> None:
                 loss = engine(x, streams)
                 if options.nan and step == 1:
                     loss = loss * float("nan")
-                engine.backward(loss)
+                with engine.coalesce_grad_reduction() if options.coalesce else nullcontext():
+                    engine.backward(loss)
                 use_memory([outer, *streams])
-                engine.step()
+                with accelerator.stream(apart):
+                    engine.step()
+                step_stream.wait_stream(apart)
                 use_memory([outer, *streams])
 
 
