@@ -122,7 +122,7 @@ def main() -> None:
     norms = []
     if options.user_hook:
         for param in model.parameters():
-            param.register_post_accumulate_grad_hook(
+            param.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 lambda param: norms.append(param.grad.float().norm())
             )
     accelerator = get_accelerator()
