@@ -137,15 +137,24 @@ class TestOverlap:
     CASE = Buckets([(64, "fp32", "A")] * K, bucket=64, compute_ns=C, communicate_ns=C)
     TWO_STREAMS = replace(CASE, parameters=[(64, "fp32", name) for name in "AB" * (K // 2)])
 
-    @pytest.mark.parametrize("case", [CASE, TWO_STREAMS], ids=["one stream", "two streams"])
+    # Besides the k computations and the last reduction. The hook that finds a bucket full comes after
+    # the next computation was submitted; on one stream that counts as use of the bucket, because the
+    # user's own hooks may read gradients in it there. Ours is not to be less careful than DeepSpeed.
+    @pytest.mark.parametrize(
+        ("case", "more"), [(CASE, 2), (TWO_STREAMS, 1)], ids=["one stream", "two streams"]
+    )
     def test_a_reduction_runs_beside_the_next_computation(
-        self, train: Train, case: Buckets
+        self, train: Train, case: Buckets, more: int
     ) -> None:
         outcome = train(case)
         assert outcome.is_right(case)
         assert outcome.races == []
         # Not the first step: a second stream is known only once it has been seen.
-        assert max(outcome.makespans[0][1:]) < 1.02 * (self.K + 1) * self.C
+        assert max(outcome.makespans[0][1:]) < 1.02 * (self.K + more) * self.C
+
+    def test_deepspeed_as_shipped_is_no_faster(self, train: Train) -> None:
+        shipped, ours = train(self.CASE, AS_SHIPPED), train(self.CASE)
+        assert max(ours.makespans[0]) <= max(shipped.makespans[0])
 
     def test_waiting_for_each_reduction_takes_twice_as_long(self, train: Train) -> None:
         outcome = train(self.CASE, "sync")
