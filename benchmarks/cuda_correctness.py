@@ -15,7 +15,6 @@ import argparse
 import itertools
 import json
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from accel_streams.bench._ranks import run_ranks
+from accel_streams.bench._run import describe_machine
 
 LIMIT_S = 550.0
 
@@ -211,8 +211,6 @@ def run_all(options: argparse.Namespace, folder: str, *, blocking: bool) -> None
 
 
 def summary(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    import deepspeed
-    import torch
 
     def read(case: Case, mode: str) -> list[dict[str, Any]]:
         return [
@@ -235,14 +233,7 @@ def summary(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         cases.append(entry)
     return {
         "schema": 1,
-        "machine": {
-            "gpu": torch.cuda.get_device_name(0),
-            "gpus": options.gpus,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "deepspeed": deepspeed.__version__,
-            "commit": options.commit,
-        },
+        "machine": describe_machine(options.gpus, options.commit),
         "settings": {
             name: getattr(options, name) for name in ("steps", "layers", "width", "batch", "bucket")
         },

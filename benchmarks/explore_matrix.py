@@ -18,7 +18,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -278,8 +278,7 @@ def _note(row: Row, rows: list[Row], *, reasons: list[Row]) -> None:
 
 
 def _json(row: Row) -> dict[str, Any]:
-    document = {name: getattr(row, name) for name in Row.__dataclass_fields__}
-    return document | {"clean": row.clean}
+    return asdict(row) | {"clean": row.clean}
 
 
 if __name__ == "__main__":

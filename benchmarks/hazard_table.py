@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from deepspeed_releases import MATRIX, default_folder, environment, overlay
@@ -84,9 +85,7 @@ def merged(new: ReleaseResults) -> ReleaseResults:
         return new
     both = {**old.hazards, **new.hazards}
     ordered = {hazard: both[hazard] for hazard in HAZARDS if hazard in both}
-    return ReleaseResults(
-        new.deepspeed, new.torch, new.python, new.accel_streams, new.commit, ordered
-    )
+    return replace(new, hazards=ordered)
 
 
 def commit() -> str:

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from deepspeed_releases import default_folder, environment, overlay
+from deepspeed_releases import MATRIX, default_folder, environment, overlay
 
 from accel_streams.explore import VARIANTS, Runner, version_of
 from accel_streams.hazards import HAZARDS, measure_scenario
@@ -35,14 +35,13 @@ PAIRS = {
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "release_pairs.json"
-OLDEST_SUPPORTED = "0.15.2"
 
 
 def look(hazard: str) -> dict[str, Any]:
     """Run the hazard's program with the installed release; return what was seen, by variant."""
     scenario = HAZARDS[hazard]
     release = version_of("deepspeed") or "none"
-    old = release_key(release) < release_key(OLDEST_SUPPORTED)
+    old = release_key(release) < release_key(MATRIX[0])
     found = {}
     with Runner(ranks=scenario.ranks, timeout_s=300, jobs=1) as runner:
         for variant in VARIANTS[:1] if old else VARIANTS:
@@ -54,7 +53,7 @@ def look(hazard: str) -> dict[str, Any]:
 def look_with(hazard: str, release: str, folder: Path) -> dict[str, Any]:
     """Do so in a process that has ``release``."""
     variables = environment(overlay(release, folder))
-    if release_key(release) < release_key(OLDEST_SUPPORTED):
+    if release_key(release) < release_key(MATRIX[0]):
         variables["PYTHONPATH"] += os.pathsep + str(HERE / "before_0_15")
     command = [sys.executable, __file__, "--look", hazard]
     done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True)

@@ -30,6 +30,16 @@ _STOCK_METHODS = (
 )
 
 
+@contextlib.contextmanager
+def _deepspeed_uses(accelerator: Any) -> Iterator[None]:
+    before = real_accelerator.ds_accelerator
+    real_accelerator.ds_accelerator = accelerator
+    try:
+        yield
+    finally:
+        real_accelerator.ds_accelerator = before
+
+
 class Trainer:
     """A model, and what trains it; ``step`` trains it by one batch."""
 
@@ -47,15 +57,9 @@ class Trainer:
         self._run = run
         self._accelerator = accelerator
 
-    @contextlib.contextmanager
-    def active(self) -> Iterator[None]:
+    def active(self) -> contextlib.AbstractContextManager[None]:
         """Make the accelerator of this variant DeepSpeed's, as long as the block runs."""
-        before = real_accelerator.ds_accelerator
-        real_accelerator.ds_accelerator = self._accelerator
-        try:
-            yield
-        finally:
-            real_accelerator.ds_accelerator = before
+        return _deepspeed_uses(self._accelerator)
 
     def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Train by one batch; return the loss, on the device."""
@@ -74,16 +78,12 @@ def make_trainer(setting: Setting, variant: Variant, backend: Backend, stock: An
         return _torch_trainer(model.to(torch.bfloat16), variant, stock)
     accelerator = backend.accelerator() if variant.own_accelerator else stock
     os.environ["ACCEL_STREAMS_ZERO"] = variant.mode
-    before = real_accelerator.ds_accelerator
-    real_accelerator.ds_accelerator = accelerator
-    try:
+    with _deepspeed_uses(accelerator):
         engine, optimizer, _, _ = deepspeed.initialize(
             model=model,
             optimizer=torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda"),
             config=_config(setting, variant),
         )
-    finally:
-        real_accelerator.ds_accelerator = before
     if not variant.own_accelerator:
         _unhook(optimizer)
 

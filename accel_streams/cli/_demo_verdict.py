@@ -9,8 +9,7 @@ from math import isfinite
 from statistics import median
 from typing import Any
 
-from accel_streams.cli._runs import told_race
-from accel_streams.explore import RunResult, VariantSummary, version_of
+from accel_streams.explore import RunResult, VariantSummary, told_race, version_of
 
 __all__ = ["Figures", "Verdict", "judge", "main_race"]
 

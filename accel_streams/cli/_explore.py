@@ -116,12 +116,9 @@ def explore(
     """  # noqa: D301  (click wants the backspace itself)
     from accel_streams import explore as exploring
 
-    script = _runs.parsed("SCRIPT", lambda: exploring.Script.parse(command))
-    if not script.module and not Path(script.target).is_file():
-        raise typer.BadParameter(f"there is no file {script.target}", param_hint="SCRIPT")
+    script = _runs.script_of(command)
     chosen = _runs.parsed("--variants", lambda: exploring.variants_named(_runs.words(variants)))
-    if logs is not None and any(_runs.made_folder(logs, "--logs").iterdir()):
-        raise typer.BadParameter(f"{logs} is not empty; name a new folder", param_hint="--logs")
+    _runs.check_logs(logs)
     planned = (
         _runs.parsed("--schedule", lambda: exploring.parse_schedules(only))
         if only
@@ -148,12 +145,10 @@ def explore(
         _runs.progress(len(chosen) * len(planned)) as finished,
     ):
         summaries = exploring.compare(runner, script, chosen, planned, finished=finished)
-        shortest = {}
-        if runner.backend == "cpu_fake":
-            for summary in summaries:
-                shortest[summary.name] = exploring.shorten(
-                    runner, summary, budget=shorten, finished=finished
-                )
+        shortest = {
+            summary.name: exploring.shorten(runner, summary, budget=shorten, finished=finished)
+            for summary in (summaries if runner.backend == "cpu_fake" else ())
+        }
     if json_file is not None:
         write_json(
             json_file, exploring.document(summaries, backend=runner.backend, ranks=runner.ranks)
@@ -173,6 +168,8 @@ def explore(
 def _tell(
     console: Console, summary: VariantSummary, runner: Runner, shortest: RunResult | None
 ) -> None:
+    from accel_streams.explore import told_race
+
     runs = summary.runs
     races = summary.races
     lines = [
@@ -180,7 +177,7 @@ def _tell(
         f"the in-order run; {len(races)} different races"
     ]
     for race in races[:_RACES_TOLD]:
-        lines.append(f"  {_runs.told_race(race)} (in {len(race['schedules'])} of {len(runs)} runs)")
+        lines.append(f"  {told_race(race)} (in {len(race['schedules'])} of {len(runs)} runs)")
     if len(races) > _RACES_TOLD:
         lines.append(f"  and {len(races) - _RACES_TOLD} more; --json FILE lists all of them")
     different = [run.run for run in runs if not summary.agrees(run)]

@@ -15,7 +15,7 @@ from accel_streams.cli._common import EXIT_FAILED, EXIT_USAGE, SCHEMA, JsonFile,
 from accel_streams.cli._common import write_json as write_json_file
 
 if TYPE_CHECKING:
-    from accel_streams.explore import RunResult, Script
+    from accel_streams.explore import RunResult
     from accel_streams.races import Trace
 
 __all__ = ["app"]
@@ -122,11 +122,8 @@ def _watch(
     from accel_streams import _registry, _settings
     from accel_streams import explore as exploring
 
-    script: Script = _runs.parsed("SCRIPT", lambda: exploring.Script.parse(command))
-    if not script.module and not Path(script.target).is_file():
-        raise typer.BadParameter(f"there is no file {script.target}", param_hint="SCRIPT")
-    if logs is not None and any(_runs.made_folder(logs, "--logs").iterdir()):
-        raise typer.BadParameter(f"{logs} is not empty; name a new folder", param_hint="--logs")
+    script = _runs.script_of(command)
+    _runs.check_logs(logs)
     name = _registry.normalise(backend)
     simulated = name == _FAKE
     zero = _settings.zero_mode()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import typer
 from rich import box
@@ -19,16 +19,17 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from accel_streams.explore import RunResult, VariantSummary
+    from accel_streams.explore import RunResult, Script, VariantSummary
 
 __all__ = [
+    "check_logs",
     "ending_cleanly",
     "made_folder",
     "output_console",
     "parsed",
     "progress",
     "run_table",
-    "told_race",
+    "script_of",
     "words",
 ]
 
@@ -65,6 +66,22 @@ def made_folder(path: Path, option: str) -> Path:
     if not os.access(path, os.W_OK | os.X_OK):
         raise typer.BadParameter(f"{path} can't be written: no permission", param_hint=option)
     return path
+
+
+def script_of(command: Sequence[str]) -> Script:
+    """Return the script that a command line names; refuse one that isn't there."""
+    from accel_streams.explore import Script
+
+    script = parsed("SCRIPT", lambda: Script.parse(command))
+    if not script.module and not Path(script.target).is_file():
+        raise typer.BadParameter(f"there is no file {script.target}", param_hint="SCRIPT")
+    return script
+
+
+def check_logs(folder: Path | None) -> None:
+    """Refuse a folder for logs that holds something; make one that isn't there."""
+    if folder is not None and any(made_folder(folder, "--logs").iterdir()):
+        raise typer.BadParameter(f"{folder} is not empty; name a new folder", param_hint="--logs")
 
 
 @contextmanager
@@ -131,8 +148,3 @@ def run_table(summaries: Sequence[VariantSummary]) -> Table:
             )
         table.add_section()
     return table
-
-
-def told_race(race: dict[str, Any]) -> str:
-    """Say which wait is missing, in the words of the analysis."""
-    return f"{race['kind']} on {race['buffer']}: {race['missing_edge']}"

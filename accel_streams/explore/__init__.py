@@ -17,7 +17,7 @@ from ._plan import (
     plan_schedules,
     variants_named,
 )
-from ._results import RankResult, RunResult, VariantSummary
+from ._results import RankResult, RunResult, VariantSummary, told_race
 from ._runner import FAKE_DEVICE, Runner
 from ._search import Exploration, Outcome
 from ._shorten import search_script, shorten
@@ -53,6 +53,7 @@ __all__ = [
     "replay",
     "search_script",
     "shorten",
+    "told_race",
     "variants_named",
     "version_of",
 ]

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from ._notes import ScriptNotes
 from ._plan import Schedule
 
-__all__ = ["Device", "DeviceReport", "FakeDevice", "device_named"]
+__all__ = ["Device", "DeviceReport", "FakeDevice", "device_named", "synchronize_all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,15 @@ class Device(Protocol):
 
     def finish(self, trace: Path) -> DeviceReport:
         """Wait for all queued work and report; save kept records, if any, as `trace`."""
+
+
+def synchronize_all(device_type: str) -> None:
+    """Let the host wait for every device of a type."""
+    import torch
+
+    module: Any = getattr(torch, device_type)
+    for index in range(module.device_count()):
+        module.synchronize(index)
 
 
 class FakeDevice:
@@ -101,14 +110,11 @@ class FakeDevice:
 
     def finish(self, trace: Path) -> DeviceReport:
         """Wait for all queued work, end the trace and analyse what it held."""
-        import torch
-
         from accel_streams import fake
 
         operations = int(fake.operations())
         synchronizing_ops = dict(fake.synchronizing_ops())
-        for index in range(torch.fake.device_count()):  # type: ignore[attr-defined]
-            torch.fake.synchronize(index)  # type: ignore[attr-defined]
+        synchronize_all("fake")
         races: list[dict[str, Any]] = []
         names = fake.stream_names()
         if self._analyser is not None or self._keep or self._notes is not None:

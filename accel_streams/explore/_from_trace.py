@@ -8,21 +8,31 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from accel_streams.explore._failures import ExploreError
-from accel_streams.explore._operations import Access, Operation
+from accel_streams.explore._operations import WRITE, Access, Operation
 
-__all__ = ["MOST_OPERATIONS", "operations_of"]
+__all__ = ["MOST_OPERATIONS", "WHOLE", "Step", "name_of", "operations_of", "polled"]
 
 # The simulated device keeps 4096 entries queued before it runs some by itself, and a search over
 # programs of a quarter of that would not end.
 MOST_OPERATIONS: Final = 1000
-_WHOLE: Final = 1 << 62  # more bytes than any block has
-_WRITE: Final = 2
+WHOLE: Final = 1 << 62  # more bytes than any block has
 _QUEUED: Final = ("launch", "record", "wait")
 _ALLOCATION_GRAIN: Final = 512  # bytes; memory of one rounded size is handed out again
 
 Record = tuple[Any, ...]
 Step = tuple[Any, ...]
 """(seq, number, own, end, stream): what ran; see note_steps in csrc/core/runtime.h."""
+
+
+def name_of(step: Step) -> str:
+    """Return the name of an operation in a list of delays."""
+    _, number, own, end, _ = step
+    return f"{number}.{own}" if own else f"{number}e" if end else str(number)
+
+
+def polled(steps: Sequence[Step]) -> bool:
+    """Tell whether the host looked how far the device had come: a step with no number."""
+    return any(not (step[1] or step[2]) for step in steps)
 
 
 def operations_of(
@@ -94,16 +104,15 @@ class _Walk:
 
     def queued(self, step: Step) -> None:
         """Take an entry of a stream's queue, or one end of a collective."""
-        seq, number, own, end, stream = step
+        seq, _, own, end, stream = step
         record = self._noted.get(seq)
-        name = f"{number}.{own}" if own else f"{number}e" if end else str(number)
         what = _what(record, end) if record else "allocator" if own else ""
         if not what:
             raise ExploreError(
                 "the program holds a stream (fake.hold); a systematic search finds the orders by "
                 "itself, so search it without"
             )
-        draft = _Draft(name, self._streams.setdefault(stream, len(self._streams)), what)
+        draft = _Draft(name_of(step), self._streams.setdefault(stream, len(self._streams)), what)
         if stream in self._last:
             draft.follows.append(self._last[stream])
         draft.follows.extend(self._waited)
@@ -120,9 +129,12 @@ class _Walk:
         """Take what the host did: waits and memory."""
         kind = record[0]
         if kind == "sync_stream":
-            self._wait_for(stream for stream in self._last if stream == record[3])
+            if record[3] in self._last:
+                self._waited.add(self._last[record[3]])
         elif kind == "sync_device":
-            self._wait_for(stream for stream in self._last if stream[0] == record[3])
+            self._waited.update(
+                last for stream, last in self._last.items() if stream[0] == record[3]
+            )
         elif kind == "sync_event":
             if (record[3], False) in self.index:
                 self._waited.add(self.index[record[3], False])
@@ -135,12 +147,9 @@ class _Walk:
         elif kind == "reuse":
             # The allocator's entry just before fills the memory; then it may be handed out again.
             piece = self._piece(record[4])
-            self._drafts[-1].accesses.append((piece, 0, _WHOLE, _WRITE))
+            self._drafts[-1].accesses.append((piece, 0, WHOLE, WRITE))
             if record[4] in self._sizes:
                 self._pool.setdefault(self._sizes[record[4]], []).append(piece)
-
-    def _wait_for(self, streams: Any) -> None:
-        self._waited.update(self._last[stream] for stream in list(streams))
 
     def _piece(self, block: int) -> int:
         if block not in self._memory:

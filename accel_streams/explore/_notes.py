@@ -23,7 +23,8 @@ from accel_streams.races._files import atomic_text
 from ._delays import Delay
 from ._digest import Collector
 from ._failures import ExploreError
-from ._operations import Operation
+from ._from_trace import WHOLE, name_of, polled
+from ._operations import WRITE, Operation
 
 __all__ = ["VARIABLE", "Notes", "ScriptNotes", "asking_for", "inversions", "read_notes"]
 
@@ -34,7 +35,6 @@ What = Literal["operations", "races", "inversions"]
 order than it was submitted."""
 
 Json = dict[str, Any]
-_WRITE = 2
 # A block that is used more often is looked at for its last uses only.
 _MOST_USES = 3000
 
@@ -118,7 +118,7 @@ class ScriptNotes:
         return {
             "operations": [[o.name, o.stream, o.accesses, o.follows, o.what] for o in operations],
             "order": order,
-            "polled": any(step[1] == 0 and step[2] == 0 for step in steps),
+            "polled": polled(steps),
             "printed": self._printed.getvalue(),
             "digest": "" if digest is None or digest.empty else digest.digest(),
         }
@@ -168,11 +168,6 @@ def read_notes(folder: Path, rank: int = 0) -> Notes | None:
     return Notes(**document)
 
 
-def _name(step: tuple[Any, ...]) -> str:
-    _, number, own, end, _ = step
-    return f"{number}.{own}" if own else f"{number}e" if end else str(number)
-
-
 def _of_races(races: Sequence[Json], steps: Sequence[tuple[Any, ...]]) -> list[Delay]:
     """Return, for each race, the one delay that makes its second operation come first."""
     ran = sorted(step for step in steps if step[1] or step[2])  # of a collective, its begin first
@@ -190,7 +185,7 @@ def _of_races(races: Sequence[Json], steps: Sequence[tuple[Any, ...]]) -> list[D
             while place >= 0 and not exact and ran[place][4] != stream:
                 place -= 1
             if place >= 0:
-                names.append(_name(ran[place]))
+                names.append(name_of(ran[place]))
         if len(names) == 2:
             found[Delay(*names)] = None
     return list(found)
@@ -213,7 +208,7 @@ def inversions(records: Sequence[tuple[Any, ...]], steps: Sequence[tuple[Any, ..
             while before not in place and before > record[1] - 100:
                 before -= 1
             if before in place:
-                uses[record[4]].append((before, record[3], 0, 1 << 62, _WRITE))
+                uses[record[4]].append((before, record[3], 0, WHOLE, WRITE))
     pairs: set[tuple[int, int]] = set()
     for block in uses.values():
         block.sort()
@@ -226,7 +221,7 @@ def inversions(records: Sequence[tuple[Any, ...]], steps: Sequence[tuple[Any, ..
                     and place[early][0] < place[late][0]
                     and lo < high
                     and low < hi
-                    and (mode | others) & _WRITE
+                    and (mode | others) & WRITE
                 ):
                     latest[other] = early
             pairs.update((late, early) for early in latest.values())
@@ -238,5 +233,5 @@ def inversions(records: Sequence[tuple[Any, ...]], steps: Sequence[tuple[Any, ..
         streams = (place[late][1][4], place[early][1][4])
         if reached.get(streams, -1) < early:
             reached[streams] = early
-            found.append(Delay(_name(place[late][1]), _name(place[early][1])))
+            found.append(Delay(name_of(place[late][1]), name_of(place[early][1])))
     return found

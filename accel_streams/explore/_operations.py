@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from accel_streams.explore._delays import Delay
 
-__all__ = ["Access", "Conflict", "Graph", "Operation", "accesses_conflict", "always"]
+__all__ = ["Access", "Conflict", "Graph", "Operation", "accesses_conflict", "always", "overlap"]
 
 WRITE = 2
 
@@ -41,13 +41,14 @@ Conflict = Callable[[Operation, Operation], bool]
 """Tells whether the order of two operations can matter."""
 
 
+def overlap(a: Access, b: Access) -> bool:
+    """Tell whether two accesses share bytes that one of them writes."""
+    return a[0] == b[0] and a[1] < b[2] and b[1] < a[2] and bool((a[3] | b[3]) & WRITE)
+
+
 def accesses_conflict(first: Operation, second: Operation) -> bool:
     """Tell whether both use some bytes that one of them writes."""
-    return any(
-        a[0] == b[0] and a[1] < b[2] and b[1] < a[2] and (a[3] | b[3]) & WRITE
-        for a in first.accesses
-        for b in second.accesses
-    )
+    return any(overlap(a, b) for a in first.accesses for b in second.accesses)
 
 
 def always(first: Operation, second: Operation) -> bool:

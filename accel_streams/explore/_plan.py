@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from accel_streams._settings import is_delays
+from accel_streams._settings import SCHEDULES, is_delays
 
 __all__ = [
     "DETERMINISTIC_SCHEDULES",
@@ -22,10 +22,9 @@ __all__ = [
     "variants_named",
 ]
 
-# The schedules of accel_streams.fake, split by whether a seed changes what they do. Repeated here
-# because a command that only prints its help must not import torch; a test compares the two.
-DETERMINISTIC_SCHEDULES = ("in-order", "fifo", "lifo", "mru", "lru", "lazy")
+# A seed changes what these do.
 SEEDED_SCHEDULES = ("priority", "random")
+DETERMINISTIC_SCHEDULES = tuple(name for name in SCHEDULES if name not in SEEDED_SCHEDULES)
 
 
 @dataclass(frozen=True, slots=True)

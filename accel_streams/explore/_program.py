@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from accel_streams.explore._delays import Delay, schedule_name
+from accel_streams.explore._device import synchronize_all
 from accel_streams.explore._failures import ExploreError
-from accel_streams.explore._from_trace import operations_of
+from accel_streams.explore._from_trace import operations_of, polled
 from accel_streams.explore._search import Execution
 
 __all__ = ["FakeDeviceProgram", "told_value"]
@@ -18,6 +19,7 @@ __all__ = ["FakeDeviceProgram", "told_value"]
 _LONGEST_TEXT: Final = 200
 
 _T = TypeVar("_T")
+# One for all searches: what it holds is freed when a run begins, never in one.
 _KEPT: dict[int, object] = {}
 
 
@@ -33,8 +35,6 @@ class FakeDeviceProgram(Generic[_T]):
 
         fake.enable()
         self._program = program
-        # One for all searches: what it holds is freed when a run begins, never in one.
-        self._kept = _KEPT
 
     def run(self, delays: Sequence[Delay]) -> Execution:
         """Run the function in-order but for `delays`."""
@@ -61,8 +61,6 @@ class FakeDeviceProgram(Generic[_T]):
                 fake.set_schedule(*before)
             steps = device.take_steps()
             operations, order = operations_of(records, steps)
-            # A step with no number says that the host looked how far the device had come.
-            polled = any(step[1] == 0 and step[2] == 0 for step in steps)
             if isinstance(ended, Exception):
                 text = f"raised {type(ended).__name__}: {_first_line(ended)}"
                 outcome = text
@@ -71,12 +69,10 @@ class FakeDeviceProgram(Generic[_T]):
             del ended
             # All that this run has made is still among the youngest objects.
             gc.collect(0)
-        return Execution(operations, order, outcome, text, polled)
+        return Execution(operations, order, outcome, text, polled(steps))
 
     def replay(self, delays: Sequence[Delay]) -> _T:
         """Run the function once as the search would, outside it; return what it returns."""
-        import torch
-
         from accel_streams import fake
 
         before = fake.schedule()
@@ -85,8 +81,7 @@ class FakeDeviceProgram(Generic[_T]):
             fake.set_schedule(schedule_name(delays))
             try:
                 value = self._program()
-                for index in range(torch.fake.device_count()):  # type: ignore[attr-defined]
-                    torch.fake.synchronize(index)  # type: ignore[attr-defined]
+                synchronize_all("fake")
             finally:
                 fake.set_schedule(*before)
         return value
@@ -109,8 +104,8 @@ class FakeDeviceProgram(Generic[_T]):
 
         for index in range(torch.fake.device_count()):  # type: ignore[attr-defined]
             torch.fake.synchronize(index)  # type: ignore[attr-defined]
-            self._kept.pop(index, None)
-            self._kept[index] = torch.empty(1, device=f"fake:{index}")
+            _KEPT.pop(index, None)
+            _KEPT[index] = torch.empty(1, device=f"fake:{index}")
             torch.fake.synchronize(index)  # type: ignore[attr-defined]
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "identity",
     "merge_races",
     "number_or_none",
+    "told_race",
 ]
 
 Json = dict[str, Any]
@@ -192,3 +193,8 @@ def merge_races(races: Iterable[Json]) -> list[Json]:
             if key in race:
                 known[key] = list(dict.fromkeys([*known.get(key, []), *race[key]]))
     return list(merged.values())
+
+
+def told_race(race: dict[str, Any]) -> str:
+    """Say which wait is missing, in the words of the analysis."""
+    return f"{race['kind']} on {race['buffer']}: {race['missing_edge']}"

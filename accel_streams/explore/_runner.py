@@ -72,8 +72,8 @@ class Runner:
         self.ranks = ranks
         self.fresh_reason = ""
         self._device = device
-        self.backend = device_named(device).name
-        self.environment = dict(device_named(device).environment)
+        chosen = device_named(device)
+        self.backend, self.environment = chosen.name, dict(chosen.environment)
         self._timeout_s = timeout_s
         self._start_timeout_s = start_timeout_s
         self._jobs = jobs or max(1, _cpus() // ranks)
@@ -120,7 +120,7 @@ class Runner:
             # Sets of strings iterate in the same order in every process and run.
             "PYTHONHASHSEED": "0",
             **os.environ,
-            **device_named(self._device).environment,
+            **self.environment,
             "PYTHONUNBUFFERED": "1",
         }
         for rank in range(self.ranks):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import chain, zip_longest
 from pathlib import Path
 
 from ._delays import Delay, schedule_name
 from ._failures import ExploreError, RunFailedError
-from ._notes import Notes, asking_for, read_notes
+from ._notes import Notes, What, asking_for, read_notes
 from ._plan import IN_ORDER, Run, Schedule, Script, Variant
 from ._results import RunResult, VariantSummary
 from ._runner import Runner
@@ -28,7 +29,7 @@ class _ScriptProgram:
             script,
             variant,
             IN_ORDER,
-            keep_records=0,
+            check=False,  # What counts is how a run ends.
             compare=False,
             environment=asking_for("operations", folder),
         )
@@ -48,7 +49,7 @@ class _ScriptProgram:
             raise failure or ExploreError("internal error: a run has left no notes")
         if notes.error:
             raise ExploreError(notes.error)
-        outcome = text = "\n".join([notes.printed, notes.digest])
+        outcome = "\n".join([notes.printed, notes.digest])
         lines = notes.printed.split("\n")[:-1] or [f"parameters {notes.digest[:12]}"]
         text = lines[-1].strip()
         if failure is not None:
@@ -104,12 +105,17 @@ def shorten(
     left = budget
     best: RunResult | None = None
 
-    def noted(run: Run, what: str) -> list[Notes]:
+    def noted(run: Run, what: What) -> list[Notes]:
         nonlocal left
         left -= 1
         with tempfile.TemporaryDirectory(prefix="accel-streams-") as folder:
-            environment = asking_for(what, Path(folder))  # type: ignore[arg-type]
-            finished(runner.run(replace(run, environment=environment, keep_records=0)))
+            noting = replace(
+                run,
+                environment=asking_for(what, Path(folder)),
+                keep_records=0,
+                check=what == "races",
+            )
+            finished(runner.run(noting))
             ranks = [read_notes(Path(folder), rank) for rank in range(runner.ranks)]
         return [notes for notes in ranks if notes is not None]
 
@@ -120,7 +126,9 @@ def shorten(
         left -= 1
         schedule = Schedule(schedule_name(delays))
         try:
-            result = runner.run(replace(differing[0], schedule=schedule, keep_records=0))
+            result = runner.run(
+                replace(differing[0], schedule=schedule, keep_records=0, check=False)
+            )
         except RunFailedError:
             return False  # it fails otherwise: with an error, not with other parameters
         finished(result)
@@ -140,11 +148,7 @@ def shorten(
     return best
 
 
-def _alternating(ranks: Sequence[Notes]) -> Iterator[Delay]:
-    """Give the delays of all ranks, the first of each before the second of any, each once."""
-    seen: set[Delay] = set()
-    for place in range(max((len(notes.delays) for notes in ranks), default=0)):
-        for notes in ranks:
-            if place < len(notes.delays) and notes.delays[place] not in seen:
-                seen.add(notes.delays[place])
-                yield notes.delays[place]
+def _alternating(ranks: Sequence[Notes]) -> Iterable[Delay]:
+    """Return the delays of all ranks, the first of each before the second of any, each once."""
+    mixed = chain.from_iterable(zip_longest(*(notes.delays for notes in ranks)))
+    return dict.fromkeys(delay for delay in mixed if delay is not None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from accel_streams import _settings
 
-from ._device import DeviceReport, FakeDevice
+from ._device import DeviceReport, FakeDevice, synchronize_all
 from ._plan import Schedule
 
 if TYPE_CHECKING:
@@ -49,26 +49,19 @@ class _Watched:
         """Wait for all queued work and report."""
         from accel_streams.races import TraceHeader, save_trace
 
-        self._synchronize()
+        synchronize_all(self._device_type())
         watch, self._watch = self._watch, None
         watch.stop()
         races = [race.to_json() for race in watch.races]
         saved = None
         if watch.records:
             names = watch.source.stream_names()
-            info = {"rank": int(os.environ.get("RANK", "0")), "cut": len(watch.records)}
-            if len(watch.records) < self._keep:
-                del info["cut"]
+            info: dict[str, Any] = {"rank": int(os.environ.get("RANK", "0"))}
+            if len(watch.records) >= self._keep:
+                info["cut"] = len(watch.records)
             save_trace(trace, watch.records, TraceHeader(watch.source.device_type, names, info))
             saved = trace
         return DeviceReport(watch.operations, {}, races, saved, watch.unseen)
-
-    def _synchronize(self) -> None:
-        import torch
-
-        module: Any = getattr(torch, self._device_type())
-        for index in range(module.device_count()):
-            module.synchronize(index)
 
     def _tell_unfinished(self) -> None:
         if self._watch is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from accel_streams._version import __version__
 from accel_streams.explore import (
@@ -16,6 +15,7 @@ from accel_streams.explore import (
     RunResult,
     Schedule,
     Variant,
+    told_race,
     version_of,
 )
 from accel_streams.hazards._results import Finding, ReleaseResults, State
@@ -99,13 +99,9 @@ def judge(scenario: Scenario, results: Sequence[RunResult]) -> Finding:
         schedules=tuple(str(result.run.schedule) for result in results),
         agree=agree,
         skipped_steps=max(result.skipped_steps for result in results),
-        reports=tuple(_in_words(race) for race in own[:_REPORTS_KEPT]),
+        reports=tuple(told_race(race) for race in own[:_REPORTS_KEPT]),
         others=len(races) - len(own),
     )
-
-
-def _in_words(race: dict[str, Any]) -> str:
-    return f"{race['kind']} on {race['buffer']}: {race['missing_edge']}"
 
 
 def _reason(error: RunFailedError) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal, TypeAlias
 
+from accel_streams.explore._operations import overlap
 from accel_streams.testing._program import (
     WRITE,
     Access,
@@ -36,13 +37,14 @@ class _Orders:
 
     def __init__(self, program: Program, skip: Collection[Hazard]) -> None:
         self.program = program
-        self.skip = skip
+        self.skip = set(skip)
         self.out: list[Operation] = []
         self.submitted: _Clock = {}
         self.known: dict[int, _Clock] = {}
         self.host: _Clock = {}
         self.events: dict[int, _Clock] = {}
         self.works: dict[int, _Clock] = {}
+        self.latest_work = 0
         # (stream, place in it, access), all that was submitted; memory by buffer, for its life.
         self.past: list[tuple[int, int, Access]] = []
         self.owners = dict.fromkeys(range(program.buffers), 0)
@@ -68,26 +70,16 @@ class _Orders:
             if other != stream and known.get(other, 0) < place and self.needs(past, wanted)
         }
         for other in missing:
-            event, self.next_event = self.next_event, self.next_event + 1
             if other == _COMMUNICATOR:
                 # Only a collective's end stands for it: the latest one covers those before it.
-                work = self.latest_work
-                self.emit(Finish(waiting, work, thread=thread))
+                self.emit(Finish(waiting, self.latest_work, thread=thread))
             else:
+                event, self.next_event = self.next_event, self.next_event + 1
                 self.emit(Record(other, event, thread=thread))
                 self.emit(Wait(waiting, event, thread=thread))
 
-    latest_work = 0
-
     def needs(self, past: Access, wanted: list[Access]) -> bool:
-        return any(
-            past[0] == new[0]
-            and past[1] < new[2]
-            and new[1] < past[2]
-            and (past[3] | new[3]) & WRITE
-            and self.hazards(past, new) - set(self.skip)
-            for new in wanted
-        )
+        return any(overlap(past, new) and self.hazards(past, new) - self.skip for new in wanted)
 
     @staticmethod
     def hazards(past: Access, new: Access) -> set[Hazard]:
@@ -129,8 +121,6 @@ class _Orders:
                 self.owners[buffer] = stream
                 self.submit(stream)
                 self.note(stream, ((buffer, 0, size, WRITE),))
-            case Free(buffer):
-                self.note_free(buffer)
             case _:
                 found = accesses(operation, size)
                 if found:

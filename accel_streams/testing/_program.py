@@ -35,152 +35,133 @@ Access: TypeAlias = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class Fill:
+class _Step:
+    """What one host thread does."""
+
+    thread: int = field(default=0, kw_only=True)
+
+
+@dataclass(frozen=True)
+class _Part(_Step):
+    """What is done on a stream to elements ``[lo, hi)`` of a buffer."""
+
+    stream: int
+    buffer: int
+    lo: int
+    hi: int
+
+
+@dataclass(frozen=True)
+class Fill(_Part):
     """Set elements ``[lo, hi)`` of a buffer to `value`, on a stream."""
 
-    stream: int
-    buffer: int
-    lo: int
-    hi: int
     value: int
-    thread: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)
-class Add:
+class Add(_Part):
     """Add `value` to elements ``[lo, hi)``."""
 
-    stream: int
-    buffer: int
-    lo: int
-    hi: int
     value: int
-    thread: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)
-class Multiply:
+class Multiply(_Part):
     """Multiply elements ``[lo, hi)`` by `value`."""
 
-    stream: int
-    buffer: int
-    lo: int
-    hi: int
     value: int
-    thread: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)
-class Copy:
+class Copy(_Part):
     """Copy elements ``[lo, hi)`` of `source` to the same place in `buffer`, another one."""
 
-    stream: int
-    buffer: int
-    lo: int
-    hi: int
     source: int
-    thread: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)
-class Collective:
+class Collective(_Part):
     """Sum elements ``[lo, hi)`` over two ranks that hold the same: on the communicator's stream.
 
     It waits for what `stream` has been given, and nobody waits for it but who finishes `work`. A
     later collective with the same `work` takes its place.
     """
 
-    stream: int
-    buffer: int
-    lo: int
-    hi: int
     work: int
-    thread: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)
-class Finish:
+class Finish(_Step):
     """Make `stream` wait for the collective that `work` stands for; for none if there is none."""
 
     stream: int
     work: int
-    thread: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)
-class Record:
+class Record(_Step):
     """Record an event, perhaps again; waits issued before keep their meaning."""
 
     stream: int
     event: int
-    thread: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)
-class Wait:
+class Wait(_Step):
     """Make `stream` wait for the latest recording of an event; for nothing if there is none."""
 
     stream: int
     event: int
-    thread: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)
-class Allocate:
+class Allocate(_Step):
     """Drop a buffer, if it is there, and allocate it on `stream`, with undefined contents."""
 
     stream: int
     buffer: int
-    thread: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)
-class Free:
+class Free(_Step):
     """Drop a buffer; operations on it are left out until it is allocated again."""
 
     buffer: int
-    thread: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)
-class RecordStream:
+class RecordStream(_Step):
     """Keep the memory of a buffer, once freed, until `stream` has done what it then has."""
 
     buffer: int
     stream: int
-    thread: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)
-class ReadBack:
+class ReadBack(_Step):
     """Let the host read a whole buffer, on a stream, and note what it sees."""
 
     stream: int
     buffer: int
-    thread: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)
-class SyncStream:
+class SyncStream(_Step):
     """Let the host wait for all that a stream has been given."""
 
     stream: int
-    thread: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)
-class SyncEvent:
+class SyncEvent(_Step):
     """Let the host wait for an event; for nothing if it was never recorded."""
 
     event: int
-    thread: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)
-class SyncDevice:
+class SyncDevice(_Step):
     """Let the host wait for everything."""
-
-    thread: int = field(default=0, kw_only=True)
 
 
 Operation: TypeAlias = (

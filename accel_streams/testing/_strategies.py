@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from accel_streams._errors import AccelStreamsError
@@ -49,49 +50,47 @@ def operations(
         )
     )
 
-    def part(kind: Any) -> Any:
+    # Together, because hypothesis drops at most five choices at once: those of one operation, with
+    # the choice that there is one more.
+    places = st.sampled_from([(s, b) for s in range(streams) for b in range(buffers)])
+
+    def part(kind: Any, last: Any) -> Any:
         return st.builds(
-            lambda s, b, bound, v, **more: kind(s, b, *bound, v, **more),
-            stream,
-            buffer,
+            lambda place, bound, v, **more: kind(*place, *bound, v, **more),
+            places,
             bounds,
-            value,
+            last,
             **given,
         )
 
     choices = [
-        part(p.Fill),
-        part(p.Add),
-        part(p.Multiply),
+        part(p.Fill, value),
+        part(p.Add, value),
+        part(p.Multiply, value),
         st.builds(p.Record, stream, event, **given),
         st.builds(p.Wait, stream, event, **given),
     ]
     if buffers > 1:
-        pairs = st.permutations(range(buffers)).map(lambda order: order[:2])
+        ways = st.sampled_from(
+            [
+                (s, *pair)
+                for s in range(streams)
+                for pair in itertools.permutations(range(buffers), 2)
+            ]
+        )
         choices.append(
             st.builds(
-                lambda s, pair, bound, **more: p.Copy(
-                    s, pair[0], bound[0], bound[1], pair[1], **more
+                lambda way, bound, **more: p.Copy(
+                    way[0], way[1], bound[0], bound[1], way[2], **more
                 ),
-                stream,
-                pairs,
+                ways,
                 bounds,
                 **given,
             )
         )
     if collectives:
         work = st.integers(0, 1)
-        choices.append(
-            st.builds(
-                lambda s, b, bound, w, **more: p.Collective(s, b, bound[0], bound[1], w, **more),
-                stream,
-                buffer,
-                bounds,
-                work,
-                **given,
-            )
-        )
-        choices.append(st.builds(p.Finish, stream, work, **given))
+        choices += [part(p.Collective, work), st.builds(p.Finish, stream, work, **given)]
     if memory:
         choices += [
             st.builds(p.Allocate, stream, buffer, **given),

@@ -221,7 +221,7 @@ print("RACES", kinds(own) == kinds(looked), len(own.races), len(looked.races))
 print(kinds(own), kinds(looked), sep="\\n")
 """
     )
-    train = ROOT / "benchmarks" / "matrix_train.py"
+    train = Path(__file__).with_name("scripts") / "train_zero.py"
     for zero, racy in (("off", True), ("track", False)):
         done = subprocess.run(
             [

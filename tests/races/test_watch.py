@@ -20,7 +20,7 @@ pytest_plugins = ["pytester"]
 LIMIT = 300
 CACHE = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
 ROOT = Path(__file__).parents[2]
-TRAIN = ROOT / "benchmarks" / "matrix_train.py"
+TRAIN = Path(__file__).with_name("scripts") / "train_zero.py"
 pytestmark = pytest.mark.timeout(LIMIT + 20)
 
 

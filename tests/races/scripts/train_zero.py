@@ -1,10 +1,10 @@
 """Train a small model with ZeRO so that gradient hooks run on two streams, on any number of ranks.
 
-The step runs under a stream of its own, while DeepSpeed was
-initialised under the default one. DeepSpeed holds views of its parameters that keep the hooks of a
-rank's own partition on the stream of the initialisation; letting go of some of the views gives two
-producer streams even on a single rank, in turns within a bucket. Each layer is applied twice, so
-that its gradient is a sum, which is computed on the stream of its hook.
+The step runs under a stream of its own, while DeepSpeed was initialised under the default one.
+DeepSpeed holds views of its parameters that keep the hooks of a rank's own partition on the stream
+of the initialisation; letting go of some of the views gives two producer streams even on a single
+rank, in turns within a bucket. Each layer is applied twice, so that its gradient is a sum, which is
+computed on the stream of its hook.
 """
 
 from __future__ import annotations
