@@ -57,6 +57,7 @@ class FakeDevice:
     """The simulated device, watched by the happens-before analysis."""
 
     name = "cpu_fake"
+    device_type = "fake"
     environment: Mapping[str, str] = {"DS_ACCELERATOR": "accel_streams:cpu_fake"}
     # Some are imported late by others: the first step of any optimizer imports torch._dynamo, and
     # deepspeed.initialize the module that compiles Muon.
@@ -92,7 +93,7 @@ class FakeDevice:
         if check:
             from accel_streams.races import Analyser
 
-            self._analyser = Analyser(device_type="fake")
+            self._analyser = Analyser(device_type=self.device_type)
         self._notes = ScriptNotes.wanted()
         if check or keep_records or self._notes is not None:
             fake.start_trace(brief=not keep_records and self._notes is None, sink=self._receive)
@@ -114,7 +115,7 @@ class FakeDevice:
 
         operations = int(fake.operations())
         synchronizing_ops = dict(fake.synchronizing_ops())
-        synchronize_all("fake")
+        synchronize_all(self.device_type)
         races: list[dict[str, Any]] = []
         names = fake.stream_names()
         if self._analyser is not None or self._keep or self._notes is not None:
@@ -127,7 +128,7 @@ class FakeDevice:
         if self._kept:
             from accel_streams.races import TraceHeader, save_trace
 
-            save_trace(trace, self._kept, TraceHeader("fake", names))
+            save_trace(trace, self._kept, TraceHeader(self.device_type, names))
             saved = trace
         return DeviceReport(operations, synchronizing_ops, races, saved)
 

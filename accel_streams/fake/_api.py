@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import PurePath
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ __all__ = [
     "SCHEDULES",
     "Gate",
     "enable",
+    "enable_as",
     "hold",
     "is_enabled",
     "name_storage",
@@ -53,18 +55,28 @@ def enable() -> None:
         SettingError: An environment variable has an unknown value.
 
     """
+    device_type = _device.DEVICE_TYPE
+    enable_as(device_type, _device.make_module(device_type), _collectives.register)
+
+
+def enable_as(
+    device_type: str, module: ModuleType, register_collectives: Callable[[], None]
+) -> None:
+    """Give torch the simulated device as another device type.
+
+    For stand-ins of vendors' packages in tests. ``module`` becomes ``torch.<device_type>``, and
+    ``register_collectives`` makes its communication known. What ``enable`` raises, this does too.
+    """
     with _enabling:
         if is_loaded():
             return
         name, seed = _settings.schedule(), _settings.seed()  # before anything is built
         _check_place_is_free()
         set_extension(_build.load_extension())
-        backend_registration.rename_privateuse1_backend(_device.DEVICE_TYPE)
-        torch._register_device_module(  # type: ignore[no-untyped-call]
-            _device.DEVICE_TYPE, _device.make_module()
-        )
+        backend_registration.rename_privateuse1_backend(device_type)
+        torch._register_device_module(device_type, module)  # type: ignore[no-untyped-call]
         backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
-        _collectives.register()
+        register_collectives()
         set_schedule(name or "in-order", seed)
         _exit.register()
 

@@ -12,10 +12,18 @@ import torch
 from accel_streams._errors import FakeDeviceError
 from accel_streams.fake._extension import extension
 
-__all__ = ["DEVICE_TYPE", "make_module"]
+__all__ = ["DEVICE_TYPE", "make_module", "registered_type"]
 
 DEVICE_TYPE = "fake"
 _TOTAL_MEMORY = 16 << 30  # bytes; nothing enforces it
+
+
+def registered_type() -> str:
+    """Return the device type that the enabled device has in this process.
+
+    It is another than ``fake`` where the device stands in for a vendor's.
+    """
+    return str(torch._C._get_privateuse1_backend_name())
 
 
 def _index(device: Any = None) -> int:
@@ -26,8 +34,8 @@ def _index(device: Any = None) -> int:
     if isinstance(device, str):
         device = torch.device(device)
     if isinstance(device, torch.device):
-        if device.type != DEVICE_TYPE:
-            raise FakeDeviceError(f"Expected a device of type {DEVICE_TYPE!r}, got {device}.")
+        if device.type != registered_type():
+            raise FakeDeviceError(f"Expected a device of type {registered_type()!r}, got {device}.")
         return int(extension().current_device()) if device.index is None else int(device.index)
     raise FakeDeviceError(f"Expected a device, its index or None, got {device!r}.")
 
@@ -114,7 +122,10 @@ class _InstanceCheck(type):
 
     def __instancecheck__(cls, instance: object) -> bool:
         kind: type = cls.kind  # type: ignore[attr-defined]
-        return isinstance(instance, kind) and instance.device.type == DEVICE_TYPE  # type: ignore[attr-defined]
+        if not isinstance(instance, kind):
+            return False
+        device: torch.device = instance.device  # type: ignore[attr-defined]
+        return device.type == registered_type()
 
 
 class Stream(metaclass=_InstanceCheck):
@@ -127,7 +138,9 @@ class Stream(metaclass=_InstanceCheck):
 
     def __new__(cls, device: Any = None, priority: int = 0) -> torch.Stream:  # type: ignore[misc]
         """Return a new ``torch.Stream`` of a fake device."""
-        return torch.Stream(device=torch.device(DEVICE_TYPE, _index(device)), priority=priority)
+        return torch.Stream(
+            device=torch.device(registered_type(), _index(device)), priority=priority
+        )
 
 
 class Event(metaclass=_InstanceCheck):
@@ -141,7 +154,7 @@ class Event(metaclass=_InstanceCheck):
         """Return a new ``torch.Event`` of the fake device."""
         if interprocess:
             raise FakeDeviceError("Events of the fake device can't be shared between processes.")
-        return torch.Event(device=DEVICE_TYPE, enable_timing=enable_timing, blocking=blocking)
+        return torch.Event(device=registered_type(), enable_timing=enable_timing, blocking=blocking)
 
 
 _DEVICE_TYPE_NUMBER = 20  # c10::DeviceType::PrivateUse1
@@ -348,9 +361,9 @@ _PUBLIC = [
 ]
 
 
-def make_module() -> types.ModuleType:
-    """Return the module that becomes ``torch.fake``."""
-    module = types.ModuleType(f"torch.{DEVICE_TYPE}", __doc__)
+def make_module(device_type: str = DEVICE_TYPE) -> types.ModuleType:
+    """Return the module that becomes ``torch.<device_type>``."""
+    module = types.ModuleType(f"torch.{device_type}", __doc__)
     for name in _PUBLIC:
         setattr(module, name, globals()[name])
     # Activation checkpointing saves a device's random state only where it finds this.

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch.autograd import Variable
 
+from accel_streams.fake._device import registered_type
 from accel_streams.fake._extension import extension
 
 __all__ = ["register", "settle_autograd"]
@@ -68,9 +69,10 @@ def settle_autograd() -> None:
     Python's. A thread that does so after the end of the interpreter aborts the process. It takes up
     another pass only when it is through with the one before, so give it one that owns nothing.
     """
+    device_type = registered_type()
     for index in range(extension().device_count()):
         with torch.enable_grad():
-            root = torch.empty((), device=f"fake:{index}", requires_grad=True)
+            root = torch.empty((), device=f"{device_type}:{index}", requires_grad=True)
             result = root.view_as(root)
             gradient = torch.empty_like(result)
         # Not torch.autograd.grad, which has the pass own an object of Python's.
