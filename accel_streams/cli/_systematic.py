@@ -22,13 +22,17 @@ def replay_line(runner: Runner, run: Run) -> str:
     """Return the command that runs the script by itself under the schedule of `run`."""
     variables = {**runner.environment, **dict(run.variant.environment)}
     assignments = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    launcher = ["python"] if runner.ranks == 1 else ["deepspeed", "--num_gpus", str(runner.ranks)]
+    alone = runner.ranks == 1
+    words = ["python"] if alone else ["deepspeed", "--num_gpus", str(runner.ranks)]
     script = run.script
+    as_module = ["-m" if alone else "--module"]
+    if runner.backend == "cpu_fake":
+        # A script may use the device without having asked for it, since in a run it is there.
+        words += [*as_module, "accel_streams.explore"]
+        as_module = ["-m"]
     if script.module:
-        target = ["-m", script.target] if runner.ranks == 1 else ["--module", script.target]
-    else:
-        target = [script.target]
-    words = [*launcher, *target, *script.arguments, *run.variant.arguments]
+        words += as_module
+    words += [script.target, *script.arguments, *run.variant.arguments]
     return " ".join([*assignments, run.schedule.replay, shlex.join(words)])
 
 

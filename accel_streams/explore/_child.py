@@ -27,7 +27,7 @@ from ._digest import Collector
 from ._plan import Schedule, Script
 from ._results import RankResult
 
-__all__ = ["RankSpec", "die_with_parent", "execute", "main"]
+__all__ = ["RankSpec", "die_with_parent", "execute", "main", "run_script", "seed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +98,13 @@ def execute(spec: RankSpec, device: Device) -> int:
         LOCAL_SIZE=str(spec.ranks),
     )
     store = _rendezvous(spec)
-    _seed(spec.rank)
+    seed(spec.rank)
     collector = Collector()
     if spec.compare:
         collector.install()
     device.begin(spec.schedule, check=spec.check, keep_records=spec.keep_records)
     started, cpu_started = time.monotonic(), time.process_time()
-    status = _run_script(spec.script)
+    status = run_script(spec.script)
     if status == 0:
         report = device.finish(spec.trace)
         wall_s, cpu_s = time.monotonic() - started, time.process_time() - cpu_started
@@ -174,7 +174,7 @@ def _rendezvous(spec: RankSpec) -> object:
     return store
 
 
-def _seed(rank: int) -> None:
+def seed(rank: int) -> None:
     """Seed what a script may draw from without seeding it: runs differ in the schedule alone."""
     import torch
 
@@ -187,7 +187,7 @@ def _seed(rank: int) -> None:
     np.random.seed(rank)
 
 
-def _run_script(script: Script) -> int:
+def run_script(script: Script) -> int:
     """Run `script` as ``__main__``; return its exit status as the interpreter would."""
     sys.argv = [script.target, *script.arguments]
     try:

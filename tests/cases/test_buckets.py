@@ -137,9 +137,9 @@ class TestOverlap:
     CASE = Buckets([(64, "fp32", "A")] * K, bucket=64, compute_ns=C, communicate_ns=C)
     TWO_STREAMS = replace(CASE, parameters=[(64, "fp32", name) for name in "AB" * (K // 2)])
 
-    # Besides the k computations and the last reduction. The hook that finds a bucket full comes after
-    # the next computation was submitted; on one stream that counts as use of the bucket, because the
-    # user's own hooks may read gradients in it there. Ours is not to be less careful than DeepSpeed.
+    # Besides the k computations. The hook that finds a bucket full comes after the next computation
+    # was submitted; on one stream that counts as use of the bucket, because the user's own hooks
+    # may read gradients in it there. Ours is not to be less careful than DeepSpeed.
     @pytest.mark.parametrize(
         ("case", "more"), [(CASE, 2), (TWO_STREAMS, 1)], ids=["one stream", "two streams"]
     )

@@ -181,7 +181,10 @@ def test_the_replay_line_is_a_whole_command() -> None:
         "DS_ACCELERATOR=accel_streams:cpu_fake",
         "ACCEL_STREAMS_ZERO=off",
         "ACCEL_STREAMS_SCHEDULE=delay:5-9,7.1-12e",
-        *("deepspeed", "--num_gpus", "2", "my train.py", "--lr", "1"),
+        *("deepspeed", "--num_gpus", "2", "--module", "accel_streams.explore"),
+        *("my train.py", "--lr", "1"),
     ]
     seeded = replay_line(Runner(ranks=1), Run(Script("t", (), True), OURS, Schedule("random", 3)))
-    assert seeded.endswith("ACCEL_STREAMS_SCHEDULE=random ACCEL_STREAMS_SEED=3 python -m t")
+    assert seeded.endswith(
+        "ACCEL_STREAMS_SCHEDULE=random ACCEL_STREAMS_SEED=3 python -m accel_streams.explore -m t"
+    )
