@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import torch
     from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator
 
+    from accel_streams.fake import Gate
+
 __all__ = ["CpuFakeBackend"]
 
 _OLDEST_TORCH = (2, 6)
@@ -62,6 +64,19 @@ class CpuFakeBackend(PrivateUse1Backend):
 
         _launch.run_alone_without_launcher()
         return super().accelerator()
+
+    def hold(self, stream: Stream) -> Gate:
+        """Hold ``stream`` from here on until ``release()`` of what this returns."""
+        from accel_streams import fake
+
+        self.device_module()
+        return fake.hold(stream)
+
+    def delay(self, stream: Stream, milliseconds: float) -> None:
+        """Put work on ``stream`` that takes so long by the clock that its events have."""
+        module = self.device_module()
+        with module.stream(stream):
+            module._sleep(int(milliseconds * 1e6))
 
     def annotate_stream(self, stream: Stream, label: str) -> None:
         """Have race reports call ``stream`` by this name."""

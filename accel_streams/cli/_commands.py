@@ -19,6 +19,7 @@ COMMANDS = {
     "demo": "accel_streams.cli._demo",
     "explore": "accel_streams.cli._explore",
     "races": "accel_streams.cli._races",
+    "check": "accel_streams.cli._check",
     "bench": "accel_streams.cli._bench",
     "list": "accel_streams.cli._list",
     "doctor": "accel_streams.cli._doctor",

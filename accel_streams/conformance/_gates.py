@@ -1,0 +1,208 @@
+"""Work that holds a stream open: without it, a missing wait looks like a good one.
+
+Four levels. L3: the backend can hold a stream until the host releases it. L2: the device module has
+``_sleep``, a kernel that lasts as long as asked. L1: large matrix products. L0: nothing. L2 and L1
+open by themselves after a time that is measured beforehand.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from accel_streams._backend import Backend, Stream
+
+__all__ = ["Gate", "Gates", "Level", "device_module"]
+
+
+class Level(IntEnum):
+    """How well a stream of the device can be held."""
+
+    NONE = 0
+    LOAD = 1
+    DELAY = 2
+    HOLD = 3
+
+    def __str__(self) -> str:
+        return f"L{self.value}"
+
+    @property
+    def meaning(self) -> str:
+        """The level in words."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Level.NONE: "a stream can't be held",
+    Level.LOAD: "a stream is held by matrix products for a measured time",
+    Level.DELAY: "a stream is held by _sleep for a measured time",
+    Level.HOLD: "a stream is held until the host releases it",
+}
+
+# A delay is trusted for this part of what it was measured to last: clocks speed up.
+_TRUSTED = 0.6
+_WARM_UP_S = 0.01
+# A calibration that sees less than this says that the work takes no time.
+_LEAST_MEASURED_S = 0.005
+_MOST_UNITS = 1 << 40
+
+
+class Gate(Protocol):
+    """A place in a stream that later work of that stream can't pass while it is closed."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is certain that the gate holds its stream at this moment.
+
+        Known to the host without asking the device, whose answers are what is being tested.
+        """
+
+    def release(self) -> None:
+        """Open the gate, or (L1, L2) give up on it: it opens by itself. May be called again."""
+
+
+class _Held:
+    """L3: the backend's own."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+        self._closed = True
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def release(self) -> None:
+        self._closed = False
+        self._handle.release()
+
+
+class _Timed:
+    """L1 and L2: closed for at least a known time from its submission on."""
+
+    def __init__(self, until: float) -> None:
+        self._until = until
+
+    @property
+    def closed(self) -> bool:
+        return time.perf_counter() < self._until
+
+    def release(self) -> None:
+        self._until = 0.0
+
+
+class Gates:
+    """Makes gates of the best level that a backend has.
+
+    ``at_most`` asks for a lower level than that, to see what a poorer device would be told.
+    """
+
+    def __init__(self, backend: Backend, *, at_most: Level = Level.HOLD) -> None:
+        self._backend = backend
+        self._units_a_second = 0.0
+        self._matrices: dict[int, tuple[Any, Any]] = {}
+        self._timed_gates: Gates | None = None
+        self.warm: set[int] = set()
+        """The devices on which each kind of work has been used once."""
+        self.independent: bool | None = None
+        """Whether two streams were seen to run side by side; None: nobody has looked."""
+        self.level = self._choose(at_most)
+        self.duration_s = 0.15
+        """How long a gate of L1 or L2 stays closed, in seconds."""
+
+    def close(self, stream: Stream) -> Gate:
+        """Hold ``stream`` from here on, and return the gate that does it."""
+        if self.level is Level.HOLD:
+            hold: Any = getattr(self._backend, "hold")  # noqa: B009  (optional in the protocol)
+            return _Held(hold(stream))
+        if self.level is Level.NONE:
+            raise RuntimeError("a stream of this device can't be held")
+        begun = time.perf_counter()  # The work can't begin before it is submitted.
+        self._submit(stream, int(self.duration_s / _TRUSTED * self._units_a_second))
+        return _Timed(begun + self.duration_s)
+
+    def delay(self, stream: Stream, seconds: float) -> bool:
+        """Put work on ``stream`` that lasts at least ``seconds``; return False where none can.
+
+        By the backend's own ``delay(stream, milliseconds)`` where it has one: on a device with a
+        clock of its own, only the backend knows what takes how long by that clock.
+        """
+        own: Any = getattr(self._backend, "delay", None)
+        if own is not None:
+            own(stream, seconds * 1e3)
+            return True
+        if self.level is Level.HOLD:
+            if self._timed_gates is None:
+                self._timed_gates = Gates(self._backend, at_most=Level.DELAY)
+            return self._timed_gates.delay(stream, seconds)
+        if self.level is Level.NONE:
+            return False
+        self._submit(stream, int(seconds / _TRUSTED * self._units_a_second))
+        return True
+
+    def _choose(self, at_most: Level) -> Level:
+        if at_most >= Level.HOLD and callable(getattr(self._backend, "hold", None)):
+            return Level.HOLD
+        for level, submit in ((Level.DELAY, self._sleep), (Level.LOAD, self._multiply)):
+            if at_most >= level:
+                self._submit = submit
+                self._units_a_second = self._calibrated(submit)
+                if self._units_a_second:
+                    return level
+        return Level.NONE
+
+    def _calibrated(self, submit: Callable[[Stream, int], None]) -> float:
+        """Return how many units of work fill a second by the host's clock; 0 if none does."""
+        stream = self._backend.new_stream()
+        try:
+            submit(stream, 1)
+            self._backend.synchronize()
+            units, took = 1, 0.0
+            while took < _LEAST_MEASURED_S:
+                if units > _MOST_UNITS:
+                    return 0.0
+                units *= 4
+                took = self._timed(submit, stream, units)
+            # Once the clock has risen to the load, and long enough for the start to be no matter.
+            self._timed(submit, stream, units * 4)
+            units *= max(1, int(4 * _WARM_UP_S / took))
+            return units / min(self._timed(submit, stream, units) for _ in range(3))
+        except Exception:  # Whatever a vendor's module raises for what it doesn't have.
+            return 0.0
+
+    def _timed(self, submit: Callable[[Stream, int], None], stream: Stream, units: int) -> float:
+        begun = time.perf_counter()
+        submit(stream, units)
+        self._backend.synchronize()
+        return time.perf_counter() - begun
+
+    def _sleep(self, stream: Stream, cycles: int) -> None:
+        sleep = device_module(self._backend)._sleep
+        with self._backend.use_stream(stream):
+            sleep(cycles)
+
+    def _multiply(self, stream: Stream, times: int) -> None:
+        import torch
+
+        index = self._backend.stream_id(stream).device_index
+        if index not in self._matrices:
+            device = torch.device(self._backend.device_type, index)
+            factor = torch.full((512, 512), 1 / 512, device=device)
+            self._matrices[index] = factor, torch.empty_like(factor)
+        factor, product = self._matrices[index]
+        with self._backend.use_stream(stream):
+            for _ in range(times):
+                torch.mm(factor, factor, out=product)
+
+
+def device_module(backend: Backend) -> Any:
+    """Return ``torch.<device_type>``, by the backend's own ``device_module()`` where it has one."""
+    own = getattr(backend, "device_module", None)
+    if own is not None:
+        return own()
+    import torch
+
+    return getattr(torch, backend.device_type)

@@ -1,0 +1,1 @@
+"""EVT: what an event says, and what the host gets by waiting for it."""
