@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import textwrap
-from importlib import metadata
 from pathlib import Path
+
+from accel_streams import _entry_points
+from accel_streams._registry import GROUP
 
 __all__ = ["BACKEND_SOURCE", "Plugins"]
 
 BACKEND_SOURCE = """
+    from accel_streams import Capabilities, Ordering
+
     class Backend:
         name = "{name}"
         device_type = "{device_type}"
         api_version = 1
-        capabilities = None
+        capabilities = Capabilities(Ordering.SYNCHRONOUS)
         description = "a backend made up for a test"
         url = "https://example.com"
         current_stream = default_stream = new_stream = use_stream = new_event = record = None
@@ -54,10 +58,6 @@ class Plugins:
             file.write(f"{name} = {module}:{attribute}\n")
         return module
 
-    def entry_points(self) -> list[metadata.EntryPoint]:
+    def entry_points(self) -> list[_entry_points.Registration]:
         """Return the entry points of these distributions alone."""
-        return [
-            point
-            for distribution in metadata.distributions(path=[str(self.folder)])
-            for point in distribution.entry_points
-        ]
+        return _entry_points.installed(GROUP, [str(self.folder)])

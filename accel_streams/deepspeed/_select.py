@@ -13,6 +13,7 @@ from accel_streams import _registry, _settings
 from accel_streams._backend import Backend
 from accel_streams._errors import AccelStreamsError, BrokenBackendError
 from accel_streams.deepspeed import _seams, _versions
+from accel_streams.deepspeed._refusal import refuse_unreal_streams
 
 __all__ = ["install", "on_real_accelerator"]
 
@@ -96,6 +97,7 @@ def _use(module: Any, backend: Backend) -> None:
         raise
     except Exception as exc:
         raise BrokenBackendError(_why_not_made(backend, exc), name=backend.name) from exc
+    refuse_unreal_streams(backend)
     _seams.hook_optimizers()
     module.set_accelerator(accelerator)
     wrapt.register_post_import_hook(lambda alias: _use_alias(alias, accelerator), _ALIAS)

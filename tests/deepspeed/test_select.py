@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,7 +63,7 @@ def test_a_backend_can_be_named(
 def test_hyphen_and_underscore_are_the_same(
     real: Any, plugins: Any, backend_source: Source, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
-    plugins.add("two_words", nova(backend_source))
+    plugins.add("two_words", nova(backend_source).replace('"nova"', '"two-words"', 1))
     monkeypatch.setenv("DS_ACCELERATOR", value)
     on_real_accelerator(real)
     assert real.ds_accelerator == ACCELERATOR
@@ -211,30 +209,6 @@ def test_a_checkout_of_deepspeed_has_one_accelerator_under_both_names(
         real.ds_accelerator = None
         on_real_accelerator(real)
     assert made == [ACCELERATOR]
-
-
-@pytest.fixture
-def python(plugins: Any) -> Python:
-    """Run a program in a process of its own, which sees the made-up plug-ins."""
-    pytest.importorskip("deepspeed")
-
-    def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        return subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(program)],
-            env={
-                **inherited,
-                "OMP_NUM_THREADS": "1",
-                "PYTHONPATH": str(plugins.folder),
-                **environment,
-            },
-            capture_output=True,
-            text=True,
-            timeout=110,
-            check=False,
-        )
-
-    return run
 
 
 # A device that torch accepts, without a line of C++: enough for everything but computing.
