@@ -14,11 +14,11 @@ from accel_streams._backend import Backend, Ordering
 
 __all__ = ["is_asleep", "unreal_streams"]
 
-# Enough clock cycles for a device to be busy for some milliseconds.
-_CYCLES = 20_000_000
-# How much longer the work must go on after the event has said that it is done, in seconds. Less is
-# no proof: a busy machine may take the processor from us in between.
-_LIE_S = 1e-3
+# Clock cycles that fill some tens of milliseconds.
+_CYCLES = 40_000_000
+# How much longer the work must go on after the event has said that it is done, in seconds, at each
+# attempt. Less is no proof: a busy machine may take the processor from us in between.
+_LIE_S = 5e-3
 _ATTEMPTS = 3
 
 
@@ -73,10 +73,11 @@ def _lies_about_a_delay(backend: Backend, stream: Any) -> bool:
     with backend.use_stream(stream):
         _device_module(backend)._sleep(_CYCLES)
         backend.record(event, stream)
-    done = backend.query(event)
+    if not backend.query(event):
+        return False
     asked = time.perf_counter()
     backend.synchronize(event)
-    return done and time.perf_counter() - asked > _LIE_S
+    return time.perf_counter() - asked > _LIE_S
 
 
 def _device_module(backend: Backend) -> Any:

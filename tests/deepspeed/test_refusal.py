@@ -59,7 +59,9 @@ class Device:
         return self.lies or not (self.held or time.perf_counter() < self.busy_until)
 
     def synchronize(self, event: object) -> None:
-        time.sleep(max(0.0, self.busy_until - time.perf_counter()))
+        left = self.busy_until - time.perf_counter()
+        if left > 0:
+            time.sleep(left)
 
     def _sleep(self, cycles: int) -> None:
         self.busy_until = time.perf_counter() + cycles / 1e9
