@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, Union
 
@@ -50,8 +49,7 @@ class Ordering(str, Enum):
     """Work is done when the call returns (CPU)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
+class Capabilities(NamedTuple):
     """What a backend's device can do.
 
     ``pool_size``: how many distinct streams ``new_stream`` can give before it hands out earlier

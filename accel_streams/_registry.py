@@ -4,20 +4,22 @@ Discovery is a pure function over entry points and imports nothing. ``examine`` 
 module, which by contract imports neither torch nor a vendor's package; ``probe`` asks the backend
 whether it is usable, which may import anything. One broken backend never takes down the others: it
 is listed with its reason, and raised only when somebody names it.
+
+What this module imports is most of what `accel-streams list` costs; so there are no dataclasses.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from importlib.metadata import EntryPoint, entry_points
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
-from accel_streams import _settings
+from accel_streams import _entry_points, _settings
 from accel_streams._backend import API_VERSION, Backend
+from accel_streams._entry_points import Registration
 from accel_streams._errors import (
     BackendConflictError,
     BackendError,
@@ -28,6 +30,7 @@ from accel_streams._errors import (
     UnavailableBackendError,
     UnknownBackendError,
 )
+from accel_streams._loading import Failure, announce_after, guarded, time_limit
 
 __all__ = [
     "FAULTY",
@@ -57,6 +60,8 @@ FAULTY: tuple[State, ...] = ("broken", "incompatible", "conflict")
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
+_REMEDY = "Report it to its authors, or hide it with ACCEL_STREAMS_PLUGINS."
+
 # A simulated device must never be what somebody trains on without having asked for it.
 _NEVER_BY_ITSELF = frozenset({"cpu_fake"})
 
@@ -82,9 +87,8 @@ _MEMBERS = (
     "accelerator",
 )
 
-# What importing or asking a backend may end in. SystemExit, because a module written as a script
-# must not end the program that merely lists it.
-_ANY_FAILURE = (Exception, SystemExit)
+# Longer than any device is known to take, and short enough for somebody who waits at a terminal.
+_PATIENCE = 30.0  # seconds
 
 _STATES: dict[type[BackendError], State] = {
     UnavailableBackendError: "unavailable",
@@ -96,12 +100,12 @@ _STATES: dict[type[BackendError], State] = {
 _warned: set[tuple[str, str]] = set()
 
 
-@dataclass(frozen=True, slots=True)
-class BackendInfo:
+class BackendInfo(NamedTuple):
     """One registration of a backend and what is known of it.
 
     ``distribution`` and ``version`` say who registers it, ``value`` is the entry point's
     ``module:class``. ``reason`` is one line of why the state is what it is, None when all is well.
+    ``registration`` is the entry point itself.
     """
 
     name: str
@@ -110,7 +114,7 @@ class BackendInfo:
     value: str
     state: State = "registered"
     reason: str | None = None
-    entry_point: EntryPoint | None = field(default=None, repr=False, compare=False)
+    registration: Registration | None = None
 
     @property
     def origin(self) -> str:
@@ -134,13 +138,13 @@ def normalise(name: str) -> str:
     return name.strip().replace("-", "_")
 
 
-def installed_entry_points() -> list[EntryPoint]:
+def installed_entry_points() -> list[Registration]:
     """Return the entry points of every installed distribution in the group of the backends."""
-    return list(entry_points(group=GROUP))
+    return _entry_points.installed(GROUP)
 
 
 def discover(
-    candidates: Iterable[EntryPoint], plugins: Collection[str] | None = None
+    candidates: Iterable[Registration], plugins: Collection[str] | None = None
 ) -> list[BackendInfo]:
     """List the backends among ``candidates`` by name, without importing any.
 
@@ -193,36 +197,52 @@ def load(name: str, infos: Sequence[BackendInfo] | None = None) -> Backend:
     return _instantiate(find(name, registered() if infos is None else infos))
 
 
-def examine(info: BackendInfo) -> BackendInfo:
-    """Return ``info`` after importing the backend's module and looking at the class."""
-    return _outcome(info, _instantiate)[0]
+def examine(info: BackendInfo, limit: float | None = None) -> BackendInfo:
+    """Return ``info`` after importing the backend's module and looking at the class.
+
+    A backend that imports torch with its module is in order, and told of in ``reason``: whoever
+    lists the backends has to wait for it. ``limit``: as for ``probe``.
+    """
+    before = "torch" in sys.modules
+    examined = _outcome(info, _instantiate, limit)[0]
+    if examined.state == "registered" and not before and "torch" in sys.modules:
+        return examined._replace(
+            reason=f"importing {info.value.partition(':')[0]} imports torch, which makes each "
+            "listing of the backends slow; import it in the methods"
+        )
+    return examined
 
 
-def probe(info: BackendInfo) -> BackendInfo:
-    """Return ``info`` after asking the backend whether it is usable here."""
-    return _outcome(info, _usable)[0]
+def probe(info: BackendInfo, limit: float | None = None) -> BackendInfo:
+    """Return ``info`` after asking the backend whether it is usable here.
+
+    ``limit``: after so many seconds it counts as broken. Only for a program that owns the
+    process's alarm signal, and in its main thread.
+    """
+    return _outcome(info, _usable, limit)[0]
 
 
 def fault(info: BackendInfo) -> str:
     """Return what to tell people about a backend that is in one of the faulty states."""
     return (
         f"The backend {info.name!r} of {info.origin} is left out, {info.state}: {info.reason}. "
-        "Report it to its authors, or hide it with ACCEL_STREAMS_PLUGINS."
+        f"{_REMEDY}"
     )
 
 
 def choose(requested: str | None = None, infos: Sequence[BackendInfo] | None = None) -> Backend:
     """Return the usable backend called ``requested``, or (None) the one for this machine.
 
-    That one is the backend of the device that torch reports, else the only usable one. The
-    simulated device is never chosen by itself. Raise a BackendError when there is nothing to
-    choose, or too much: never settle for another device than the one asked for.
+    That one is the backend of the device that torch reports, else the only usable one. Where
+    several are for that device, the one that has its name, as every backend should. The simulated
+    device is never chosen by itself. Raise a BackendError when there is nothing to choose, or too
+    much: never settle for another device than the one asked for.
     """
     if infos is None:
         infos = registered()
     if requested is not None:
         return _usable(find(requested, infos))
-    probed = [_outcome(info, _usable) for info in infos if info.name not in _NEVER_BY_ITSELF]
+    probed = [_patiently(info) for info in infos if info.name not in _NEVER_BY_ITSELF]
     candidates = [info for info, _ in probed]
     for info in candidates:
         _warn_once(info)
@@ -231,25 +251,26 @@ def choose(requested: str | None = None, infos: Sequence[BackendInfo] | None = N
     matching = [backend for backend in usable if backend.device_type == reported] or usable
     if len(matching) == 1:
         return matching[0]
+    for backend in matching:
+        if reported is not None and backend.name == normalise(reported):
+            return backend
     raise _no_choice(infos, candidates, reported, [backend.name for backend in matching])
 
 
-def _describe(entry_point: EntryPoint) -> BackendInfo:
-    distribution = entry_point.dist
-    name = normalise(entry_point.name)
+def _describe(registration: Registration) -> BackendInfo:
+    name = normalise(registration.name)
     info = BackendInfo(
         name=name,
-        distribution=distribution.name if distribution is not None else "",
-        version=distribution.version if distribution is not None else "",
-        value=entry_point.value,
-        entry_point=entry_point,
+        distribution=registration.distribution,
+        version=registration.version,
+        value=registration.value,
+        registration=registration,
     )
     if _NAME.fullmatch(name):
         return info
-    return replace(
-        info,
+    return info._replace(
         state="broken",
-        reason=f"{entry_point.name!r} is not a name for a backend: "
+        reason=f"{registration.name!r} is not a name for a backend: "
         "expected a lower-case letter, then lower-case letters, digits and underscores",
     )
 
@@ -273,8 +294,7 @@ def _check_plugins(plugins: Collection[str], known: Sequence[str]) -> None:
 
 def _in_conflict(info: BackendInfo, claimants: Sequence[BackendInfo]) -> BackendInfo:
     names = " and ".join(f"{claimant.origin} ({claimant.value})" for claimant in claimants)
-    return replace(
-        info,
+    return info._replace(
         state="conflict",
         reason=f"is registered by {names}; uninstall all but one",
     )
@@ -282,14 +302,20 @@ def _in_conflict(info: BackendInfo, claimants: Sequence[BackendInfo]) -> Backend
 
 def _instantiate(info: BackendInfo) -> Backend:
     """Return an instance of a backend that keeps the contract, or raise a BackendError."""
-    if info.entry_point is None or info.state == "broken":
+    registration = info.registration
+    if registration is None or info.state == "broken":
         raise _broken(info, info.reason or "its entry point is missing")
-    try:
-        backend = info.entry_point.load()()
-        api_version = getattr(backend, "api_version", None)
+
+    def make() -> tuple[object, object, list[str], object]:
+        backend = registration.load()()
         missing = [member for member in _MEMBERS if not hasattr(backend, member)]
-    except _ANY_FAILURE as exc:
-        raise _broken(info, f"loading it raised {_summary(exc)}") from exc
+        named = getattr(backend, "name", None)
+        return backend, getattr(backend, "api_version", None), missing, named
+
+    try:
+        backend, api_version, missing, named = guarded(make)
+    except Failure as failure:
+        raise _broken(info, f"loading it {failure}") from failure.__cause__
     if api_version != API_VERSION:
         reason = _mismatch(api_version)
         raise IncompatibleBackendError(
@@ -301,6 +327,9 @@ def _instantiate(info: BackendInfo) -> Backend:
         )
     if missing:
         raise _broken(info, f"{info.value} lacks {', '.join(missing)} of the Backend protocol")
+    if not isinstance(named, str) or normalise(named) != info.name:
+        # It would be taken for the other one in messages, and in DS_ACCELERATOR.
+        raise _broken(info, f"{info.value} is called {named!r}, which is not what it registers as")
     return cast(Backend, backend)
 
 
@@ -308,9 +337,9 @@ def _usable(info: BackendInfo) -> Backend:
     """Return an instance of a backend that says it is usable here, or raise a BackendError."""
     backend = _instantiate(info)
     try:
-        answer = backend.probe()
-    except _ANY_FAILURE as exc:
-        raise _broken(info, f"probing it raised {_summary(exc)}") from exc
+        answer = guarded(backend.probe)
+    except Failure as failure:
+        raise _broken(info, f"probing it {failure}") from failure.__cause__
     if answer is not None:
         reason = _one_line(answer) or "it gives no reason"
         raise UnavailableBackendError(
@@ -324,16 +353,28 @@ def _usable(info: BackendInfo) -> Backend:
 
 
 def _outcome(
-    info: BackendInfo, attempt: Callable[[BackendInfo], Backend]
+    info: BackendInfo, attempt: Callable[[BackendInfo], Backend], limit: float | None = None
 ) -> tuple[BackendInfo, Backend | None]:
     """Return what ``attempt`` gives, its failure turned into a state and one line of reason."""
     if info.state == "conflict":
         return info, None
     try:
-        backend = attempt(info)
+        with time_limit(limit):
+            backend = attempt(info)
     except BackendError as exc:
-        return replace(info, state=_STATES[type(exc)], reason=exc.reason), None
-    return (replace(info, state="usable") if attempt is _usable else info), backend
+        return info._replace(state=_STATES[type(exc)], reason=exc.reason), None
+    return (info._replace(state="usable") if attempt is _usable else info), backend
+
+
+def _patiently(info: BackendInfo) -> tuple[BackendInfo, Backend | None]:
+    """Return the outcome of probing ``info``, and say who it is that keeps the program waiting."""
+    message = (
+        f"The backend {info.name!r} of {info.origin} has not said for {_PATIENCE:g} s whether it "
+        f"is usable here. {_REMEDY} Or name the backend that is wanted, as in "
+        "DS_ACCELERATOR=accel_streams:cuda: then no other is asked."
+    )
+    with announce_after(_PATIENCE, message):
+        return _outcome(info, _usable)
 
 
 def _warn_once(info: BackendInfo) -> None:
@@ -425,8 +466,3 @@ def _mismatch(api_version: object) -> str:
 
 def _one_line(text: object) -> str:
     return " ".join(str(text).split())
-
-
-def _summary(exc: BaseException) -> str:
-    text = _one_line(exc)
-    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__

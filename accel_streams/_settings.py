@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, NoReturn, cast
+from typing import Literal, NamedTuple, NoReturn, cast
 
 from accel_streams._errors import SettingError
 
@@ -54,8 +53,7 @@ VARIABLES = (
 _OURS = "accel_streams"
 
 
-@dataclass(frozen=True, slots=True)
-class AcceleratorRequest:
+class AcceleratorRequest(NamedTuple):
     """What ``DS_ACCELERATOR`` asks for.
 
     ``ours``: the value begins with ``accel_streams``; otherwise it is DeepSpeed's business, or the

@@ -16,8 +16,10 @@ from importlib import import_module, metadata
 
 from accel_streams import _bootstrap, _registry, _settings
 from accel_streams._errors import AccelStreamsError
+from accel_streams._loading import prints_to_stderr
 from accel_streams._registry import BackendInfo
 from accel_streams._version import __version__
+from accel_streams.cli._listing import PROBE_LIMIT
 from accel_streams.hazards import HAZARDS, Finding, results_for
 from accel_streams.hazards._results import release_key
 
@@ -201,7 +203,8 @@ def _backends(notes: list[str], problems: list[str]) -> list[BackendInfo]:
     probed = []
     for info in infos:
         if info.name in wanted:
-            probed.append(_registry.probe(info))
+            with prints_to_stderr():
+                probed.append(_registry.probe(info, PROBE_LIMIT))
         else:
             notes.append(f"ACCEL_STREAMS_PLUGINS leaves out the backend {info.name!r}.")
     notes.extend(_registry.fault(info) for info in probed if info.state in _registry.FAULTY)
