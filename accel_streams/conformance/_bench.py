@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
     from accel_streams._backend import Backend, Event, Stream
 
-__all__ = ["Bench"]
+__all__ = ["Bench", "Caller", "Question"]
+
+Question = Callable[[], bool]
+"""Something to ask again until it is true."""
 
 # How often, and how long, an event is asked that must stay pending. A simulated device does a piece
 # of work at each question; on a real one, a kernel that may run has run by then.
@@ -39,6 +42,7 @@ _SETTLE_S = 0.004
 # What has nothing to wait for has this long to be done.
 _PATIENCE_S = 2.0
 _PAUSE_S = 0.0002
+_BLOCKS_S = 0.03
 _ELEMENTS = 256
 # Streams come from pools: so many are asked for to get distinct ones.
 _MOST_ASKED = 512
@@ -171,12 +175,17 @@ class Bench:
     # Gates.
 
     @contextmanager
-    def gate(self, stream: Stream) -> Iterator[Gate]:
-        """Hold ``stream`` inside the ``with`` block, or until ``release()`` of what it gives."""
+    def gate(self, stream: Stream, *, part: float = 1.0) -> Iterator[Gate]:
+        """Hold ``stream`` inside the ``with`` block, or until ``release()`` of what it gives.
+
+        Of two gates, one that is to open first gets a ``part`` of the time that a gate lasts which
+        opens by itself.
+        """
         needs(self.level > Level.NONE, "needs a gate, and a stream of this device can't be held")
         for index in range(min(self.device_count, 2)):
             self._warm_up(index)
-        gate = self._gates.close(stream)
+        gate = self._gates.close(stream, part)
+        del stream  # A property may want to drop its last reference.
         with self._lock:
             self._open.append(gate)
         try:
@@ -193,26 +202,31 @@ class Bench:
         with self.gate(stream) as gate:
             yield gate
 
-    def stays_pending(self, event: Event, gate: Gate, what: str) -> None:
+    def stays_pending(self, event: Event | Question, gate: Gate, what: str) -> None:
         """Raise Broken when ``event`` completes while ``gate`` is closed.
 
-        ``what`` is the work before the event, for the message. Inconclusive when the gate opened by
-        itself before that could be seen.
+        ``event`` is an event or a function that tells, such as a stream's ``query``. ``what`` is
+        the work before it, for the message. Inconclusive when the gate opened by itself before
+        that could be seen.
         """
+        asked = self._question(event)
         begun = time.perf_counter()
         polls = 0
         while polls < _POLLS or time.perf_counter() - begun < _SETTLE_S:
-            done = self.backend.query(event)
+            done = asked()
             if not gate.closed:
                 raise Inconclusive(f"the gate opened before {what} could be seen to wait")
             require(not done, f"{what} did not wait: it was done while the gate was closed")
             polls += 1
 
-    def completes(self, event: Event, gate: Gate | None, what: str) -> None:
-        """Raise Broken unless ``event`` completes, while ``gate`` (if any) is closed."""
+    def completes(self, event: Event | Question, gate: Gate | None, what: str) -> None:
+        """Raise Broken unless ``event`` completes, while ``gate`` (if any) is closed.
+
+        Serial where no stream of this device goes on while another is held.
+        """
         if gate is not None:
             premise(gate.closed, f"the gate opened before {what} was asked for")
-        done = self._until(lambda: self.backend.query(event), gate)
+        done = self._until(self._question(event), gate)
         if done and (gate is None or gate.closed):
             return
         if gate is None:
@@ -221,15 +235,15 @@ class Bench:
         kind = Broken if self.level is Level.HOLD else Late
         raise kind(f"{what} waited for the gate, which it must not")
 
-    def returns(self, call: Callable[[], object], gate: Gate | None, what: str) -> None:
+    def returns(self, call: Callable[[], object] | Caller, gate: Gate | None, what: str) -> None:
         """Raise Broken unless ``call()`` returns to the host, while ``gate`` (if any) is closed.
 
-        It is called in a thread of its own, in which the default stream and device are current.
-        What it raises is raised here.
+        It is called in a thread of its own, in which the default stream and device are current,
+        or is a call that ``blocks`` has begun. What it raises is raised here.
         """
         if gate is not None:
             premise(gate.closed, f"the gate opened before {what} was called")
-        caller = Caller(call)
+        caller = call if isinstance(call, Caller) else Caller(call)
         back = self._until(caller.returned, gate)
         if back and (gate is None or gate.closed):
             caller.result()
@@ -246,10 +260,10 @@ class Bench:
     def blocks(self, call: Callable[[], object], gate: Gate, what: str) -> Caller:
         """Raise Broken when ``call()`` returns while ``gate`` is closed; return the running call.
 
-        After the gate's release, ``finish`` of what this returns waits for the call.
+        It is called in a thread of its own. Hand it to ``returns`` after the gate's release.
         """
         caller = Caller(call)
-        deadline = time.perf_counter() + 10 * _SETTLE_S
+        deadline = time.perf_counter() + _BLOCKS_S
         while time.perf_counter() < deadline:
             back = caller.returned()
             if not gate.closed:
@@ -284,6 +298,9 @@ class Bench:
             gates, self._open = self._open, []
         for gate in gates:
             gate.release()
+
+    def _question(self, event: Event | Question) -> Question:
+        return event if callable(event) else lambda: self.backend.query(event)
 
     def _until(self, done: Callable[[], bool], gate: Gate | None) -> bool:
         """Ask until ``done()``, for as long as that can tell something."""
@@ -350,11 +367,6 @@ class Caller:
         """Raise what the ended call has raised, if anything."""
         if self._error is not None:
             raise self._error
-
-    def finish(self, what: str) -> None:
-        """Raise Broken unless the call ends soon, and what it has raised."""
-        require(self.wait(_PATIENCE_S), f"{what} did not return within {_PATIENCE_S:.0f} s")
-        self.result()
 
     def _run(self) -> None:
         try:

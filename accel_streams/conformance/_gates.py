@@ -7,6 +7,7 @@ open by themselves after a time that is measured beforehand.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from enum import IntEnum
@@ -113,16 +114,19 @@ class Gates:
         self.duration_s = 0.15
         """How long a gate of L1 or L2 stays closed, in seconds."""
 
-    def close(self, stream: Stream) -> Gate:
-        """Hold ``stream`` from here on, and return the gate that does it."""
+    def close(self, stream: Stream, part: float = 1.0) -> Gate:
+        """Hold ``stream`` from here on, and return the gate that does it.
+
+        A gate that opens by itself lasts a ``part`` of ``duration_s``.
+        """
         if self.level is Level.HOLD:
             hold: Any = getattr(self._backend, "hold")  # noqa: B009  (optional in the protocol)
             return _Held(hold(stream))
         if self.level is Level.NONE:
             raise RuntimeError("a stream of this device can't be held")
         begun = time.perf_counter()  # The work can't begin before it is submitted.
-        self._submit(stream, int(self.duration_s / _TRUSTED * self._units_a_second))
-        return _Timed(begun + self.duration_s)
+        self._submit(stream, self._units(self.duration_s * part))
+        return _Timed(begun + self.duration_s * part)
 
     def delay(self, stream: Stream, seconds: float) -> bool:
         """Put work on ``stream`` that lasts at least ``seconds``; return False where none can.
@@ -140,8 +144,11 @@ class Gates:
             return self._timed_gates.delay(stream, seconds)
         if self.level is Level.NONE:
             return False
-        self._submit(stream, int(seconds / _TRUSTED * self._units_a_second))
+        self._submit(stream, self._units(seconds))
         return True
+
+    def _units(self, seconds: float) -> int:
+        return math.ceil(seconds / _TRUSTED * self._units_a_second)
 
     def _choose(self, at_most: Level) -> Level:
         if at_most >= Level.HOLD and callable(getattr(self._backend, "hold", None)):
