@@ -27,7 +27,7 @@ GROUPS = {
 """The groups of properties in the order in which they are checked, by the letters of their ids."""
 
 # The modules that hold them; importing one registers its properties.
-_MODULES = ("ordering", "events", "synchronization")
+_MODULES = ("ordering", "events", "synchronization", "identity", "memory", "autograd")
 
 _registered: dict[str, Property] = {}
 
