@@ -14,6 +14,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    import torch
+
     from accel_streams._backend import Backend, Stream
 
 __all__ = ["Gate", "Gates", "Level", "device_module"]
@@ -45,10 +47,12 @@ _MEANINGS = {
 
 # A delay is trusted for this part of what it was measured to last: clocks speed up.
 _TRUSTED = 0.6
-_WARM_UP_S = 0.01
-# A calibration that sees less than this says that the work takes no time.
-_LEAST_MEASURED_S = 0.005
+# Work is measured by so much of it that what the start of it costs is no matter.
+_MEASURED_S = 0.03
 _MOST_UNITS = 1 << 40
+# A product takes long beside its submission, so that the gate is there when the host goes on.
+_PRODUCT_S = 0.001
+_SIZES = (256, 512, 1024, 2048, 4096, 8192)
 
 
 class Gate(Protocol):
@@ -104,7 +108,8 @@ class Gates:
     def __init__(self, backend: Backend, *, at_most: Level = Level.HOLD) -> None:
         self._backend = backend
         self._units_a_second = 0.0
-        self._matrices: dict[int, tuple[Any, Any]] = {}
+        self._matrices: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._size = 0
         self._timed_gates: Gates | None = None
         self.warm: set[int] = set()
         """The devices on which each kind of work has been used once."""
@@ -162,29 +167,34 @@ class Gates:
         return Level.NONE
 
     def _calibrated(self, submit: Callable[[Stream, int], None]) -> float:
-        """Return how many units of work fill a second by the host's clock; 0 if none does."""
+        """Return how many units of work fill a second by the host's clock; 0 if none does.
+
+        Rather too many: a gate that lasts longer than it promises does no harm.
+        """
         stream = self._backend.new_stream()
         try:
-            submit(stream, 1)
-            self._backend.synchronize()
-            units, took = 1, 0.0
-            while took < _LEAST_MEASURED_S:
-                if units > _MOST_UNITS:
-                    return 0.0
-                units *= 4
+            self._timed(submit, stream, 1)
+            units = 1
+            while units <= _MOST_UNITS:
                 took = self._timed(submit, stream, units)
-            # Once the clock has risen to the load, and long enough for the start to be no matter.
-            self._timed(submit, stream, units * 4)
-            units *= max(1, int(4 * _WARM_UP_S / took))
-            return units / min(self._timed(submit, stream, units) for _ in range(3))
+                if took >= _MEASURED_S:
+                    twice = self._timed(submit, stream, 2 * units)
+                    if twice > 1.5 * took:  # Else most of it was the start.
+                        return max(units / (twice - took), 2 * units / twice)
+                units *= 2 if took >= _MEASURED_S / 8 else 4
         except Exception:  # Whatever a vendor's module raises for what it doesn't have.
             return 0.0
+        return 0.0
 
     def _timed(self, submit: Callable[[Stream, int], None], stream: Stream, units: int) -> float:
-        begun = time.perf_counter()
-        submit(stream, units)
-        self._backend.synchronize()
-        return time.perf_counter() - begun
+        """Return how many seconds so much work takes, at best."""
+        found = []
+        for _ in range(3):
+            begun = time.perf_counter()
+            submit(stream, units)
+            self._backend.synchronize()
+            found.append(time.perf_counter() - begun)
+        return min(found)
 
     def _sleep(self, stream: Stream, cycles: int) -> None:
         sleep = device_module(self._backend)._sleep
@@ -196,13 +206,30 @@ class Gates:
 
         index = self._backend.stream_id(stream).device_index
         if index not in self._matrices:
-            device = torch.device(self._backend.device_type, index)
-            factor = torch.full((512, 512), 1 / 512, device=device)
-            self._matrices[index] = factor, torch.empty_like(factor)
+            self._matrices[index] = self._sized(torch.device(self._backend.device_type, index))
         factor, product = self._matrices[index]
         with self._backend.use_stream(stream):
             for _ in range(times):
                 torch.mm(factor, factor, out=product)
+
+    def _sized(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a matrix that takes a while to multiply, and one for the product."""
+        import torch
+
+        if self._size == 0:
+            for self._size in _SIZES:
+                factor = torch.full((self._size, self._size), 1 / self._size, device=device)
+                product = torch.mm(factor, factor)
+                self._backend.synchronize()
+                begun = time.perf_counter()
+                torch.mm(factor, factor, out=product)
+                self._backend.synchronize()
+                if time.perf_counter() - begun >= _PRODUCT_S:
+                    break
+        factor = torch.full((self._size, self._size), 1 / self._size, device=device)
+        product = torch.empty_like(factor)
+        self._backend.synchronize()
+        return factor, product
 
 
 def device_module(backend: Backend) -> Any:

@@ -7,8 +7,8 @@ from enum import Enum
 
 __all__ = [
     "Broken",
+    "Doubtful",
     "Inconclusive",
-    "Late",
     "Outcome",
     "Result",
     "Serial",
@@ -63,10 +63,11 @@ class Broken(Exception):
     """The property does not hold. The message says what was seen and what was expected."""
 
 
-class Late(Broken):
-    """Something came too late for a gate that opens by itself.
+class Doubtful(Broken):
+    """The property does not hold, if a gate that opens by itself did so at the expected time.
 
-    A host that was kept from running looks the same, so the runner tries again with a longer delay.
+    A host that was kept from running could look the same, so the runner tries again with a gate
+    that lasts longer, and believes it in the end.
     """
 
 

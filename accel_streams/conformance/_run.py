@@ -12,8 +12,8 @@ from accel_streams.conformance._gates import Gates, Level
 from accel_streams.conformance._property import Property, properties, select
 from accel_streams.conformance._results import (
     Broken,
+    Doubtful,
     Inconclusive,
-    Late,
     Outcome,
     Result,
     Serial,
@@ -77,7 +77,7 @@ class Checker:
             for attempt in range(ATTEMPTS):
                 self.gates.duration_s = usual * 2**attempt
                 error = self._once(checked)
-                again = timed and type(error) in (Inconclusive, Late) and not self.stuck
+                again = timed and type(error) in (Inconclusive, Doubtful) and not self.stuck
                 if not again:
                     break
         finally:

@@ -45,7 +45,7 @@ def independence(bench: Bench) -> None:
         cell = bench.cell()
         with bench.gate(held) as gate:
             bench.write(free, cell, 1.0)
-            bench.completes(bench.marker(free), gate, what)
+            bench.completes(bench.marker(free), gate, what, alone=True)
             require(bench.read(free, cell) == 1.0, f"{what} had no effect")
 
 
