@@ -116,6 +116,7 @@ class Backend(CpuFakeBackend):
 RAISES = "raise RuntimeError('libnova.so: wrong version')"
 
 
+@pytest.mark.once
 class TestImportThatRaises:
     @pytest.fixture(autouse=True)
     def _nova(self, plugins: Plugins) -> None:

@@ -178,7 +178,9 @@ def test_a_short_demo_shows_it_all(tmp_path: Path) -> None:
         assert f"wrote accel-streams-demo/{name}" in result.stdout
 
 
+@pytest.mark.once
 @pytest.mark.timeout(200)
+@pytest.mark.once
 def test_one_rank_shows_nothing_and_says_what_it_takes(tmp_path: Path) -> None:
     result = demo(tmp_path, "--steps", "1", "--ranks", "1", "--schedules", "lifo")
     assert result.returncode == 1, result.stderr
@@ -215,7 +217,9 @@ def test_the_script_is_an_ordinary_one() -> None:
     assert outside == {"torch", "deepspeed"}
 
 
+@pytest.mark.once
 @pytest.mark.timeout(200)
+@pytest.mark.once
 def test_a_backward_of_the_demo_flushes_eight_buckets(tmp_path: Path) -> None:
     from accel_streams.races import load_trace
 

@@ -39,13 +39,16 @@ def test_the_launcher_starts_a_rank_for_each_device() -> None:
         assert f"trained on fake:{rank} rank {rank} loss is finite True" in done.stdout
 
 
+@pytest.mark.once
 @pytest.mark.timeout(180)
+@pytest.mark.once
 def test_ranks_that_are_set_in_part_are_not_guessed() -> None:
     done = run([sys.executable, str(SCRIPT)], RANK="1")
     assert done.returncode != 0
     assert "trained" not in done.stdout
 
 
+@pytest.mark.once
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
@@ -55,6 +58,7 @@ def test_ranks_that_are_set_in_part_are_not_guessed() -> None:
         ("DS_ACCELERATOR", "accel_streams:toaster", "cpu_fake"),
     ],
 )
+@pytest.mark.once
 def test_an_unknown_value_stops_the_training(variable: str, value: str, said: str) -> None:
     done = run([sys.executable, str(SCRIPT)], **{variable: value})
     assert done.returncode != 0

@@ -311,6 +311,7 @@ class TestRealDeepSpeed:
         assert len(failures) == 2, done.stdout + done.stderr
         assert "imported on" not in done.stdout
 
+    @pytest.mark.once
     def test_install_by_hand(self, python: Python, vendor: Path) -> None:
         done = python(
             """
@@ -324,6 +325,7 @@ class TestRealDeepSpeed:
         assert done.returncode == 0, done.stderr
         assert "GenericAccelerator nova" in done.stdout
 
+    @pytest.mark.once
     def test_the_launcher_counts_the_devices_and_passes_the_choice_on(
         self, python: Python, vendor: Path, tmp_path: Path
     ) -> None:
