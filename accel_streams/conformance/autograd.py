@@ -56,6 +56,8 @@ def backward_stream(bench: Bench) -> None:
 @checks("AGD-02", "leaf_sync", gate=True)
 def leaf_sync(bench: Bench) -> None:
     """After backward() the caller's stream is ordered after every write of a leaf's gradient."""
+    import torch
+
     a, ambient = bench.streams(2)
     target = bench.cell()
     weight = _weight(bench, a)
@@ -64,7 +66,8 @@ def leaf_sync(bench: Bench) -> None:
     _join(bench, ambient, (a,))
     with bench.gate(a) as gate:
         with bench.on(ambient):
-            _backward(output)
+            backward: Callable[..., None] = output.backward
+            backward(torch.ones_like(output))
             target.copy_(_gradient(weight))
         bench.stays_pending(bench.marker(ambient), gate, "the caller's stream after backward()")
         gate.release()

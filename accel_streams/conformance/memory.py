@@ -53,11 +53,12 @@ def all_consumers(bench: Bench) -> None:
             pending = bench.marker(last)
             with bench.gate(finishes, part=0.3) as first:
                 bench.copy(finishes, block[:_USED], first_seen)
-                done = bench.marker(finishes)
                 for stream in recorded:
                     bench.backend.keep_alive(block, stream)
                 address = block.data_ptr()
                 del block
+                # After the free: that is what the allocator waits for.
+                done = bench.marker(finishes)
                 first.release()
                 bench.completes(done, None, "the work of one of two consumers")
                 blocks = _blocks_after(bench, a)
@@ -132,7 +133,8 @@ def not_a_fence(bench: Bench) -> None:
         block = _block(bench, a, 1.0)
         with bench.gate(held) as gate:
             bench.write(held, block[:_USED], 2.0)
-            bench.backend.keep_alive(block, b)
+            with bench.on(a):  # As where it is used: the owner's stream is current.
+                bench.backend.keep_alive(block, b)
             bench.write(free, cell, 1.0)
             bench.completes(
                 bench.marker(free), gate, "a stream that memory is kept alive for or by"
