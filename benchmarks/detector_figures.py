@@ -267,7 +267,8 @@ def main() -> int:
             "details": measured.details,
         }
         # After each: the next may take long, and may be interrupted.
-        text = json.dumps({"schema": 1, "figures": known}, indent=1) + "\n"
+        ordered = {each: known[each] for each in FIGURES if each in known}
+        text = json.dumps({"schema": 1, "figures": ordered}, indent=1) + "\n"
         RESULTS.write_text(text, encoding="utf-8")
     for name in FIGURES:
         if name in known:

@@ -434,3 +434,9 @@ def test_links_lead_somewhere(page: str) -> None:
             assert anchor in anchors(target.read_text(encoding="utf-8")), link
     if page == "README.md":
         assert {f"docs/{name}" for name in os.listdir(ROOT / "docs")} <= set(links)
+
+
+def test_the_page_of_figures_is_what_the_results_say() -> None:
+    import page
+
+    assert PAGES["docs/benchmarks.md"] == page.page()
