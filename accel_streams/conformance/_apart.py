@@ -69,8 +69,10 @@ def check_apart(
     A property that hangs, or takes its process with it, has failed; the rest goes on in a new
     process. With ``accelerator`` the class that DeepSpeed gets from the last task's backend is
     compared with what it expects, where DeepSpeed is installed. ``finished`` is called after each
-    task; ``findings``, by default new ones, are filled as it goes. Raise a BackendError where a backend can't be had, AccelStreamsError where the process
-    ends before it checks anything.
+    task; ``findings``, by default new ones, are filled as it goes.
+
+    Raise a BackendError where a backend can't be had, AccelStreamsError where the process ends
+    before it checks anything.
     """
     options = Options() if options is None else options
     findings = Findings() if findings is None else findings
