@@ -77,6 +77,15 @@ class Backend(Protocol):
     Registered by an entry point in the group ``accel_streams.backends`` whose value is a class with
     a constructor that takes no arguments. The module that defines the class imports neither torch
     nor a vendor's package at top level, because listing the backends imports it; the methods may.
+
+    A backend may have more, for ``accel-streams check``:
+
+    ``declared``: a mapping from ids of properties, such as ``"ORD-15"``, to why the device deviates
+    there; what fails then is reported as ``declared``.
+    ``hold(stream)``: keep what is submitted to the stream from now on waiting, and return an object
+    whose ``release()`` lets it go on. Without it a stream is kept busy for a measured time.
+    ``delay(stream, milliseconds)``: keep the stream busy that long, by the clock of its events.
+    ``device_module()``: return ``torch.<device_type>``, importing what it takes.
     """
 
     name: str

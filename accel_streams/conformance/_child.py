@@ -10,12 +10,14 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from importlib import import_module, metadata
+from importlib import metadata
 from typing import Any
 
 from accel_streams import _registry
 from accel_streams._backend import Backend
-from accel_streams._errors import AccelStreamsError, BrokenBackendError, UnknownBackendError
+from accel_streams._entry_points import Registration
+from accel_streams._errors import AccelStreamsError, UnknownBackendError
+from accel_streams._registry import BackendInfo
 from accel_streams.conformance._gates import Level
 from accel_streams.conformance._messages import Subject
 from accel_streams.conformance._property import select
@@ -27,6 +29,8 @@ __all__ = ["backend_of", "main"]
 def main(descriptor: int) -> None:
     """Do the work on the standard input; tell what becomes of it on ``descriptor``."""
     order = json.load(sys.stdin)
+    # By default CUDA maps streams to 8 queues, and those that share one wait for each other.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     with open(descriptor, "w", encoding="utf-8") as told:
         for message in _work(order):
             told.write(json.dumps(message) + "\n")
@@ -38,28 +42,24 @@ def backend_of(subject: Subject) -> Backend:
 
     Raise a BackendError where there is no such backend, or it isn't usable.
     """
-    if ":" in subject.backend:
-        backend = _unregistered(subject.backend)
-    else:
-        backend = _registry.choose(subject.backend)
+    unregistered = ":" in subject.backend
+    backend = (_unregistered if unregistered else _registry.choose)(subject.backend)
     if not subject.mutant:
         return backend
-    mutants: Any = import_module("accel_streams.conformance.mutants")
-    broken: Backend = mutants.MUTANTS[subject.mutant].make(backend)
-    return broken
+    from accel_streams.conformance.mutants import MUTANTS
+
+    return MUTANTS[subject.mutant].make(backend)
 
 
 def _unregistered(place: str) -> Backend:
-    module, _, attribute = place.partition(":")
-    sys.path.insert(0, os.getcwd())
+    """Return what ``module:class`` names, held to the same rules as a registered backend."""
+    registration = Registration("unregistered", place)
     try:
-        backend: Backend = getattr(import_module(module), attribute)()
+        name = str(registration.load().name)
     except (ImportError, AttributeError) as exc:
         raise UnknownBackendError(f"There is no backend {place!r}: {exc}.", name=place) from exc
-    reason = backend.probe()
-    if reason is not None:
-        raise BrokenBackendError(f"The backend {place!r} is not usable here: {reason}.", name=place)
-    return backend
+    info = BackendInfo(name, place, "", place, registration=registration._replace(name=name))
+    return _registry.choose(name, [info])
 
 
 def _work(order: dict[str, Any]) -> Iterator[dict[str, object]]:
