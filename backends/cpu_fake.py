@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from accel_streams._backend import Stream
 from accel_streams._errors import BuildError
-from accel_streams.backends.privateuse1 import PrivateUse1Backend
+from accel_streams.backends.privateuse1 import PrivateUse1Backend, place_taken
 
 if TYPE_CHECKING:
     import torch
@@ -56,7 +56,7 @@ class CpuFakeBackend(PrivateUse1Backend):
             _build.find_compiler()
         except BuildError as exc:
             return str(exc).rstrip(".")
-        return None
+        return place_taken(self.device_type)
 
     def accelerator(self) -> DeepSpeedAccelerator:
         """Return the accelerator; without a launcher, the script is the only rank."""

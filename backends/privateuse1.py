@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
     from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator
 
-__all__ = ["PrivateUse1Backend"]
+__all__ = ["PrivateUse1Backend", "place_taken"]
 
 
 class PrivateUse1Backend:
@@ -76,7 +76,13 @@ class PrivateUse1Backend:
         except ImportError as exc:
             return f"{self.module or 'torch'} can't be imported ({exc})"
         except AttributeError:
-            return f"{self.module or 'torch'} registers no torch.{self.device_type}"
+            nothing = f"{self.module or 'torch'} registers no torch.{self.device_type}"
+            return place_taken(self.device_type) or nothing
+        except RuntimeError:  # Torch's, for a second device from outside.
+            taken = place_taken(self.device_type)
+            if taken is None:
+                raise
+            return taken
         if not module.is_available():
             return f"torch.{self.device_type} finds no device"
         return None
@@ -157,6 +163,24 @@ class PrivateUse1Backend:
         """Keep the memory of ``tensor`` from reuse until the work now on ``stream`` is done."""
         tensor.record_stream(stream)
 
+    @property
+    def hold(self) -> Any:
+        """The function ``hold`` of ``torch.<device_type>``, if it has one, for tests.
+
+        ``hold(stream)`` keeps what is submitted to the stream from then on waiting, and returns an
+        object whose ``release()`` lets it go on. Raise AttributeError if there is none.
+        """
+        return self.device_module().hold
+
+    @property
+    def delay(self) -> Any:
+        """The function ``delay`` of ``torch.<device_type>``, if it has one, for tests.
+
+        ``delay(stream, milliseconds)`` keeps the stream busy that long, by the clock of its events.
+        Raise AttributeError if there is none; then ``_sleep`` or matrix products are used.
+        """
+        return self.device_module().delay
+
     def accelerator(self) -> DeepSpeedAccelerator:
         """Return a DeepSpeed accelerator over ``torch.<device_type>``."""
         from accel_streams.deepspeed._accelerator import GenericAccelerator
@@ -171,3 +195,21 @@ class PrivateUse1Backend:
         if isinstance(device, int):
             return torch.device(self.device_type, device)
         return torch.device(device)
+
+
+def place_taken(device_type: str) -> str | None:
+    """Return a line that says so when another type has torch's one place for a device from outside.
+
+    None when it is free, is held by ``device_type``, or torch can't be imported.
+    """
+    try:
+        import torch
+    except ImportError:
+        return None
+    holder: str = torch._C._get_privateuse1_backend_name()
+    if holder in ("privateuseone", device_type):
+        return None
+    return (
+        f"torch has one place for a device from outside, and {holder!r} has taken it in this "
+        "process"
+    )
