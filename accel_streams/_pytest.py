@@ -1,4 +1,4 @@
-"""The pytest plug-in: tests that fail when there is a race between streams.
+"""The pytest plug-in: tests that fail when streams race, and the conformance suite as tests.
 
 pytest imports this module at every start, so it imports nothing itself.
 """
@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from accel_streams.races import Watch
 
-__all__ = ["pytest_configure", "pytest_runtest_call", "race_watch"]
+__all__ = ["pytest_addoption", "pytest_configure", "pytest_runtest_call", "race_watch"]
 
 _MARKER = (
     "no_races(device=None): watch the device while the test runs, and fail the test when there is "
@@ -21,9 +21,24 @@ _MARKER = (
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that asks for the conformance suite."""
+    parser.getgroup("accel-streams").addoption(
+        "--accel-backend",
+        metavar="NAME",
+        help="also check what the streams and events of this backend do, a test for each property",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker, for those who ask for strict ones."""
+    """Register the markers, for those who ask for strict ones, and the suite where it is wanted."""
     config.addinivalue_line("markers", _MARKER)
+    backend = config.getoption("accel_backend")
+    if backend is not None:
+        from accel_streams._pytest_check import MARKER, ConformancePlugin
+
+        config.addinivalue_line("markers", MARKER)
+        config.pluginmanager.register(ConformancePlugin(backend), "accel_streams_conformance")
 
 
 @pytest.fixture
