@@ -6,10 +6,13 @@ Each changes one thing of a real backend and names the properties that have to n
 
 from __future__ import annotations
 
-from accel_streams.conformance.mutants import _events, _identity, _memory, _ordering
+from importlib import import_module
+
 from accel_streams.conformance.mutants._mutant import MUTANTS, Mutant
 from accel_streams.conformance.mutants._wrapped import Wrapped
 
 __all__ = ["MUTANTS", "Mutant", "Wrapped"]
 
-_MODULES = (_ordering, _events, _identity, _memory)
+# Importing one registers its mutants, in the order in which they are listed.
+for _module in ("_ordering", "_events", "_identity", "_memory"):
+    import_module(f"{__name__}.{_module}")
