@@ -1,0 +1,103 @@
+"""DeepSpeed's ZeRO on the stand-in for an MLU: its own accelerator, and this package's.
+
+Two ranks, and the step under a stream of the user's, which is where the fault was first seen.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accel_streams.explore import Run, Runner, RunResult, Schedule, Script, Variant
+from accel_streams.fake import SCHEDULES
+
+pytest.importorskip("deepspeed")
+if shutil.which("c++") is None:
+    pytest.skip("the simulated device needs a C++ compiler", allow_module_level=True)
+
+SCRIPT = str(Path(__file__).parents[1] / "deepspeed" / "scripts" / "train_towers.py")
+IN_ORDER = Schedule("in-order")
+REORDERING = (Schedule("lifo"), Schedule("priority", 1))
+
+Train = Callable[..., RunResult]
+
+# Starting the processes may build the device's extension.
+pytestmark = pytest.mark.timeout(600)
+
+
+def _trainer(device: str, branch: str) -> Iterator[Train]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCH_MLU_STAND_IN", branch)
+        runner = Runner(ranks=2, device=f"stand_in_device:{device}", timeout_s=120, jobs=1)
+        with runner:
+
+            def train(options: str, schedule: Schedule | None = None) -> RunResult:
+                script = Script(SCRIPT, ("--producers", "user", *options.split()))
+                return runner.run(Run(script, Variant(device, ()), schedule or IN_ORDER))
+
+            yield train
+
+
+@pytest.fixture(scope="module")
+def ours() -> Iterator[Train]:
+    """Train under this package's accelerator, with all faults of torch_mlu."""
+    yield from _trainer("MluStandIn", "r1.22_pt2.1.0")
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Iterator[Train]:
+    """Train under DeepSpeed's own accelerator.
+
+    With the branch above, the wait of DeepSpeed up to 0.19.2, for the default stream where it means
+    that of the backward, is the right one: the fault hides another.
+    """
+    yield from _trainer("ShippedMluStandIn", "r2.4_develop")
+
+
+def races(result: RunResult) -> list[dict[str, Any]]:
+    return [race for rank in result.ranks for race in rank.races]
+
+
+def skipped(result: RunResult) -> int:
+    return sum(rank.skipped_steps for rank in result.ranks)
+
+
+def trains_the_same(train: Train, options: str, schedules: Iterable[Schedule]) -> None:
+    in_order = train(options)
+    assert in_order.ranks[0].operations > 100
+    assert (races(in_order), skipped(in_order)) == ([], 0)
+    for schedule in schedules:
+        other = train(options, schedule)
+        assert (races(other), skipped(other)) == ([], 0), schedule
+        assert other.digest == in_order.digest, schedule
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_another_schedule_trains_the_same(ours: Train, stage: int) -> None:
+    trains_the_same(ours, f"--stage {stage}", REORDERING)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    ["--stage 1", "--stage 1 --no-overlap", "--stage 2", "--stage 2 --no-overlap", "--stage 3"],
+)
+def test_every_schedule_trains_the_same(ours: Train, options: str) -> None:
+    schedules = [Schedule(name, seed) for name in SCHEDULES for seed in (0, 1)]
+    trains_the_same(ours, options, schedules)
+
+
+def test_deepspeeds_own_accelerator_races(ours: Train, shipped: Train) -> None:
+    in_order = shipped("--stage 2")
+    assert races(in_order)
+    assert in_order.digest == ours("--stage 2").digest
+    assert any(shipped("--stage 2", other).digest != in_order.digest for other in REORDERING)
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_deepspeeds_own_accelerator_trains(ours: Train, shipped: Train, stage: int) -> None:
+    assert shipped(f"--stage {stage}").digest == ours(f"--stage {stage}").digest
