@@ -141,6 +141,23 @@ def cuda() -> list[str]:
             f"{machine['deepspeed']}, commit {machine['commit']}.",
             *table(("setting", "as shipped", "with this package"), rows),
         ]
+    checked = load("check_cuda.json")
+    results = [each["result"] for each in checked["properties"]]
+    machine = checked["machine"]
+    told = ", ".join(f"{results.count(kind)} {kind}" for kind in sorted({*results}))
+    lines += [
+        "",
+        "### The conformance suite",
+        "",
+        f"`accel-streams check cuda` on {machine['gpus']} {machine['gpu']}, torch "
+        f"{machine['torch']}, commit {machine['commit']}: {told}"
+        + "".join(
+            f"; {each['id']} {each['result']}: {each['detail']}"
+            for each in checked["properties"]
+            if each["result"] != "passed"
+        )
+        + ".",
+    ]
     watched = load("races_cuda.json")
     lines += [
         "",
