@@ -83,9 +83,14 @@ def _was_raised_by_code(exc: BaseException) -> bool:
 def prints_to_stderr() -> Iterator[None]:
     """Send what is printed meanwhile to stderr, also by C code: stdout holds our own answer."""
     sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
     try:
+        kept = os.dup(1)
+    except OSError:  # Closed: there is nothing to keep apart.
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):
+            os.dup2(2, 1)
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:

@@ -336,12 +336,17 @@ def _instantiate(info: BackendInfo) -> Backend:
 def _usable(info: BackendInfo) -> Backend:
     """Return an instance of a backend that says it is usable here, or raise a BackendError."""
     backend = _instantiate(info)
+
+    def ask() -> str | None:
+        answer = backend.probe()
+        return None if answer is None else str(answer)
+
     try:
-        answer = guarded(backend.probe)
+        answer = guarded(ask)
     except Failure as failure:
         raise _broken(info, f"probing it {failure}") from failure.__cause__
     if answer is not None:
-        reason = _one_line(answer) or "it gives no reason"
+        reason = " ".join(answer.split()) or "it gives no reason"
         raise UnavailableBackendError(
             f"The backend {info.name!r} of {info.origin} is not usable here: {reason}. "
             "`accel-streams doctor` shows the state of every backend.",
@@ -462,7 +467,3 @@ def _mismatch(api_version: object) -> str:
         f"was written for version {api_version!r} of the Backend protocol; "
         f"this accel_streams supports {API_VERSION}: {remedy}"
     )
-
-
-def _one_line(text: object) -> str:
-    return " ".join(str(text).split())

@@ -118,6 +118,8 @@ def test_the_page_can_be_followed_in_an_empty_folder(tmp_path: Path) -> None:
     python = tmp_path / "venv" / "bin" / "python"
     (packages,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
     (packages / "others.pth").write_text("\n".join(site.getsitepackages()) + "\n")
+    # Its setuptools may be too old for torch's taste, and would hide the one that is not.
+    run(f"'{python}' -m pip uninstall --quiet --yes setuptools", tmp_path, **OFFLINE)
     # DeepSpeed's launcher as its own distribution would install it, for this Python.
     launcher = python.with_name("deepspeed")
     launcher.write_text(f"#!{python}\nfrom deepspeed.launcher.runner import main\nmain()\n")
