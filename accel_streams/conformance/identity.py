@@ -171,7 +171,7 @@ def cross_device_ctx(bench: Bench) -> None:
 
 @checks("IDN-07", "none_ctx")
 def none_ctx(bench: Bench) -> None:
-    """torch.<device>.stream(None) changes nothing."""
+    """``torch.<device>.stream(None)`` changes nothing."""
     context = getattr(bench.module, "stream", None)
     needs(context is not None, "torch has no function stream() for this device")
     assert context is not None

@@ -130,7 +130,7 @@ class QuerySwitchesTheDevice(Wrapped):
 
 @killed_by("SYN-01")
 class StreamSyncIsDeviceSync(Wrapped):
-    """stream.synchronize() waits for the whole device."""
+    """``stream.synchronize()`` waits for the whole device."""
 
     def synchronize_stream(self, stream: Any) -> None:
         self.real_module.synchronize(unwrapped(stream).device_index)
@@ -156,7 +156,7 @@ class StreamQueryIsOfTheDevice(Wrapped):
 
 @killed_by("SYN-03")
 class DeviceSyncIsStreamSync(Wrapped):
-    """synchronize() waits for the current stream only."""
+    """``synchronize()`` waits for the current stream only."""
 
     def synchronize(self, event: Any = None, /) -> None:
         if event is None:
@@ -170,7 +170,7 @@ class DeviceSyncIsStreamSync(Wrapped):
 
 @killed_by("SYN-04")
 class DeviceSyncWaitsForAll(Wrapped):
-    """synchronize(i) waits for every device."""
+    """``synchronize(i)`` waits for every device."""
 
     def synchronize_device(self, device: Device = None) -> None:
         for index in range(self.real_module.device_count()):
@@ -179,7 +179,7 @@ class DeviceSyncWaitsForAll(Wrapped):
 
 @killed_by("SYN-04")
 class DeviceSyncSwitchesTheDevice(Wrapped):
-    """synchronize(i) makes i the current device."""
+    """``synchronize(i)`` makes i the current device."""
 
     def synchronize_device(self, device: Device = None) -> None:
         super().synchronize_device(device)

@@ -205,7 +205,7 @@ class ContextLeavesTheDevice(Wrapped):
 
 @killed_by("IDN-07")
 class NoneIsDefault(Wrapped):
-    """stream(None) enters the default stream."""
+    """``stream(None)`` enters the default stream."""
 
     def __init__(self, real: Any) -> None:
         super().__init__(real)

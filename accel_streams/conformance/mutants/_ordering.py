@@ -71,7 +71,7 @@ class WaitBindsLate(_Deferring):
 
 @killed_by("ORD-13")
 class WaitStreamBindsLate(_Deferring):
-    """wait_stream waits for what the other stream has when this one goes on."""
+    """``wait_stream`` waits for what the other stream has when this one goes on."""
 
     def wait_stream(self, stream: Any, other: Any) -> None:
         self.defer(stream, lambda: unwrapped(stream).wait_stream(unwrapped(other)))
