@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from made_up_plugins import BACKEND_SOURCE, Plugins
+
+if TYPE_CHECKING:
+    from accel_streams.explore import Runner
 
 # The same examples in every run: a failure in CI is one that everybody can repeat. No deadline,
 # because a shared machine is at times ten times slower than it was a moment ago.
@@ -30,6 +36,20 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name == "DS_ACCELERATOR" or name.startswith("ACCEL_STREAMS_"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def runner_of() -> Iterator[Callable[[int], Runner]]:
+    """Give the runner of a number of ranks: one for all tests, since starting it takes long."""
+    from accel_streams.explore import Runner
+
+    with ExitStack() as stack:
+
+        @cache
+        def running(ranks: int) -> Runner:
+            return stack.enter_context(Runner(ranks=ranks, timeout_s=120, jobs=1))
+
+        yield running
 
 
 @pytest.fixture

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from accel_streams.explore import Run, Runner, RunResult, Schedule, Script, Variant
 
-__all__ = ["AS_SHIPPED", "OURS", "Buckets", "Outcome", "Train", "runner", "trainer"]
+__all__ = ["AS_SHIPPED", "OURS", "Buckets", "Outcome", "Train", "trainer"]
 
 SCRIPT = str(Path(__file__).with_name("scripts") / "buckets.py")
 AS_SHIPPED, OURS = "off", "track"
@@ -67,12 +66,6 @@ class Outcome:
     def is_right(self, case: Buckets) -> bool:
         ranks = len(self.parameters)
         return self.parameters == [case.right(ranks)] * ranks and self.run.skipped_steps == 0
-
-
-@contextmanager
-def runner(ranks: int) -> Iterator[Runner]:
-    with Runner(ranks=ranks, timeout_s=120, jobs=1) as running:
-        yield running
 
 
 def trainer(running: Runner, folder: Path) -> Train:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from accel_streams.explore import Runner
-from bucket_cases import Train, runner, trainer
+from bucket_cases import Train, trainer
 
 
 @pytest.fixture(scope="session")
@@ -19,16 +19,14 @@ def needs_device() -> None:
         pytest.skip("the simulated device needs a C++ compiler")
 
 
-@pytest.fixture(scope="session")
-def one_rank(needs_device: None) -> Iterator[Runner]:
-    with runner(1) as running:
-        yield running
+@pytest.fixture
+def one_rank(needs_device: None, runner_of: Callable[[int], Runner]) -> Runner:
+    return runner_of(1)
 
 
-@pytest.fixture(scope="session")
-def two_ranks(needs_device: None) -> Iterator[Runner]:
-    with runner(2) as running:
-        yield running
+@pytest.fixture
+def two_ranks(needs_device: None, runner_of: Callable[[int], Runner]) -> Runner:
+    return runner_of(2)
 
 
 @pytest.fixture

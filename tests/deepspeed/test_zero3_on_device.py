@@ -6,7 +6,7 @@ Each edge of ZeRO-3 and of sequence parallelism is taken out once, and the race 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,25 +28,19 @@ Train = Callable[..., RunResult]
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="module")
-def train() -> Iterator[Train]:
-    """Return what runs a hazard's program; processes are started once for each number of ranks."""
-    runners: dict[int, Runner] = {}
+@pytest.fixture
+def train(runner_of: Callable[[int], Runner]) -> Train:
+    """Return what runs a hazard's program."""
 
     def train(
         hazard: str, *, mode: str = "track", schedule: str = "in-order", **changes: object
     ) -> RunResult:
         scenario = HAZARDS[hazard]
-        if scenario.ranks not in runners:
-            runners[scenario.ranks] = Runner(ranks=scenario.ranks, timeout_s=120, jobs=1)
-            runners[scenario.ranks].__enter__()
         variant = Variant(mode, (("ACCEL_STREAMS_ZERO", mode),))
         script = script_of(scenario, **changes)
-        return runners[scenario.ranks].run(Run(script, variant, Schedule(schedule)))
+        return runner_of(scenario.ranks).run(Run(script, variant, Schedule(schedule)))
 
-    yield train
-    for runner in runners.values():
-        runner.close()
+    return train
 
 
 def races(result: RunResult) -> list[dict[str, Any]]:

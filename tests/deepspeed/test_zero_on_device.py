@@ -12,7 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,25 +36,23 @@ Train = Callable[..., RunResult]
 pytestmark = pytest.mark.timeout(600)
 
 
-def _trainer(ranks: int) -> Iterator[Train]:
-    with Runner(ranks=ranks, timeout_s=120, jobs=1) as runner:
+def _trainer(runner: Runner) -> Train:
+    def train(options: str, *, mode: str = "track", schedule: str = "in-order") -> RunResult:
+        variant = Variant(mode, (("ACCEL_STREAMS_ZERO", mode),))
+        script = Script(SCRIPT, tuple(options.split()))
+        return runner.run(Run(script, variant, Schedule(schedule)))
 
-        def train(options: str, *, mode: str = "track", schedule: str = "in-order") -> RunResult:
-            variant = Variant(mode, (("ACCEL_STREAMS_ZERO", mode),))
-            script = Script(SCRIPT, tuple(options.split()))
-            return runner.run(Run(script, variant, Schedule(schedule)))
-
-        yield train
+    return train
 
 
-@pytest.fixture(scope="module")
-def train() -> Iterator[Train]:
-    yield from _trainer(1)
+@pytest.fixture
+def train(runner_of: Callable[[int], Runner]) -> Train:
+    return _trainer(runner_of(1))
 
 
-@pytest.fixture(scope="module")
-def train_pair() -> Iterator[Train]:
-    yield from _trainer(2)
+@pytest.fixture
+def train_pair(runner_of: Callable[[int], Runner]) -> Train:
+    return _trainer(runner_of(2))
 
 
 def races(result: RunResult) -> list[dict[str, Any]]:
