@@ -249,11 +249,19 @@ def test_every_edge_is_tried() -> None:
     assert set(EDGES) == set(_ordering.EDGES)
 
 
+# Up to 0.18.2 a reduction takes all that waits for one. The hook that triggers it then writes, on
+# the same stream, what the next reduction takes: that waits for the write, and so for the former.
+IMPLIED = {"partition: release->write"} if Version("0.18.3") > DEEPSPEED else set[str]()
+
+
 @pytest.mark.parametrize("edge", EDGES)
 def test_without_any_one_edge_there_is_a_race(train: Train, edge: str) -> None:
     options, kind, buffer, shows = EDGES[edge]
     right = train(options)
     broken = f"{options} --skip-edge {edge.replace(' ', '_')}"
+    if edge in IMPLIED:
+        assert races(train(broken)) == []
+        return
     assert kind in kinds(train(broken), buffer)
     if shows:
         others = (train(broken, schedule=name) for name in ("lifo", "fifo", "lazy", "mru", "lru"))
