@@ -128,19 +128,55 @@ class _InstanceCheck(type):
         return device.type == registered_type()
 
 
+# As torch.cuda has them: the least one first, and a lower number is a higher priority.
+_PRIORITIES = (0, -1)
+_priorities: dict[tuple[int, int], int] = {}
+
+
+class _Stream(torch.Stream):
+    """A ``torch.Stream`` that tells its priority."""
+
+    @property
+    def priority(self) -> int:
+        """The stream's priority, 0 or -1. No schedule heeds it."""
+        return _priorities.get((self.device_index, self.stream_id), 0)
+
+
 class Stream(metaclass=_InstanceCheck):
     """Make a queue of work on a fake device, by default the current one.
 
-    What it gives is a plain ``torch.Stream``: torch compares and accepts those by what they are.
+    What it gives is a ``torch.Stream``: torch compares and accepts those by what they are.
     """
 
     kind = torch.Stream
 
     def __new__(cls, device: Any = None, priority: int = 0) -> torch.Stream:  # type: ignore[misc]
-        """Return a new ``torch.Stream`` of a fake device."""
-        return torch.Stream(
-            device=torch.device(registered_type(), _index(device)), priority=priority
-        )
+        """Return a new ``torch.Stream`` of a fake device, of the nearest priority there is."""
+        least, greatest = _PRIORITIES
+        nearest = min(max(priority, greatest), least)
+        place = torch.device(registered_type(), _index(device))
+        made = _Stream(device=place, priority=nearest)
+        if nearest != least:
+            _priorities[made.device_index, made.stream_id] = nearest
+        return made
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Return the least and the greatest priority."""
+        return _PRIORITIES
+
+
+class ExternalStream(metaclass=_InstanceCheck):
+    """Take a stream that somebody else has made, by its ``native_handle``."""
+
+    kind = torch.Stream
+
+    def __new__(cls, stream_ptr: int, device: Any = None) -> torch.Stream:  # type: ignore[misc]
+        """Return it as a ``torch.Stream``; raise RuntimeError where there is no such stream."""
+        index = _index(device)
+        # Refuses one that does not exist.
+        extension().exchange_stream(index, extension().exchange_stream(index, int(stream_ptr)))
+        return _stream(index, int(stream_ptr))
 
 
 class Event(metaclass=_InstanceCheck):
@@ -161,9 +197,7 @@ _DEVICE_TYPE_NUMBER = 20  # c10::DeviceType::PrivateUse1
 
 
 def _stream(device_index: int, stream_id: int) -> torch.Stream:
-    return torch.Stream(
-        stream_id=stream_id, device_index=device_index, device_type=_DEVICE_TYPE_NUMBER
-    )
+    return _Stream(stream_id=stream_id, device_index=device_index, device_type=_DEVICE_TYPE_NUMBER)
 
 
 def current_stream(device: Any = None) -> torch.Stream:
@@ -322,6 +356,7 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 
 _PUBLIC = [
     "Event",
+    "ExternalStream",
     "Stream",
     "current_device",
     "current_stream",

@@ -263,3 +263,24 @@ def test_a_device_that_does_not_exist_is_refused() -> None:
         torch.ones(2, device="fake:99")
     with pytest.raises(FakeDeviceError, match="device of type 'fake'"):
         torch.fake.synchronize("cpu")
+
+
+def test_a_stream_tells_its_priority_which_is_within_the_range() -> None:
+    least, greatest = torch.fake.Stream.priority_range()
+    assert (least, greatest) == (0, -1)
+    for asked, given in ((0, 0), (-1, -1), (-7, -1), (7, 0)):
+        stream = torch.fake.Stream(priority=asked)
+        assert stream.priority == given
+        with torch.fake.stream(stream):
+            assert torch.fake.current_stream().priority == given
+    assert torch.fake.default_stream().priority == 0
+
+
+def test_a_stream_is_found_again_by_its_handle() -> None:
+    stream = torch.fake.Stream("fake:1")
+    found = torch.fake.ExternalStream(stream.stream_id, "fake:1")
+    assert found == stream
+    assert isinstance(found, torch.Stream)
+    assert torch.fake.current_stream("fake:1") == torch.fake.default_stream("fake:1")
+    with pytest.raises(RuntimeError, match="no stream with id"):
+        torch.fake.ExternalStream(123_456, "fake:1")
