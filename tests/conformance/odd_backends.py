@@ -17,7 +17,6 @@ __all__ = [
     "DyingBackend",
     "FaultyBackend",
     "NothingBackend",
-    "RefusingBackend",
     "SleepingBackend",
     "StuckBackend",
     "hold_for",
@@ -78,13 +77,6 @@ class StuckBackend(CpuFakeBackend):
     def query(self, event: Any) -> bool:
         threading.Event().wait()
         return super().query(event)
-
-
-class RefusingBackend(CpuFakeBackend):
-    """A device that is not there, though its class is."""
-
-    def probe(self) -> str | None:
-        return "it is switched off"
 
 
 class FaultyBackend(CpuFakeBackend):
