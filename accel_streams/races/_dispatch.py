@@ -146,7 +146,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if self._backward.running:
                 # Some steps of a backward pass do nothing else.
                 self.streams.note_node(self.recorder.state)
-            return func(*args, **kwargs) if kwargs else func(*args)
+            return plan.call(*args, **kwargs) if kwargs else plan.call(*args)
         by_storage = self.storages.by_storage
         accesses: list[Access] = []
         device = -1
@@ -180,12 +180,11 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if plan.kind != "plain" or device < 0:
             return self._special(plan, func, args, kwargs or {}, accesses, device)
         stream = self.streams.current(device)
-        return self._run(plan, func, args, kwargs, accesses, stream)
+        return self._run(plan, args, kwargs, accesses, stream)
 
     def _run(
         self,
         plan: Plan,
-        func: Any,
         args: tuple[Any, ...],
         kwargs: Any,
         accesses: list[Access],
@@ -207,7 +206,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if streams.traced:
             pending = state.pending = Pending(plan.name, accesses, source, stream)
         try:
-            result = func(*args, **kwargs) if kwargs else func(*args)
+            result = plan.call(*args, **kwargs) if kwargs else plan.call(*args)
         except BaseException:
             state.pending = None
             self.failed += 1
@@ -300,7 +299,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
         )
         stream = self.streams.current(device)
-        return self._run(plan, func, args, kwargs, accesses, stream, host_waits=host_waits)
+        return self._run(plan, args, kwargs, accesses, stream, host_waits=host_waits)
 
     def _run_without_inputs(
         self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -374,7 +373,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if other != stream and not self.streams.traced:
             self.recorder.edge(other, stream, place())
         waits = target_type == "cpu" and not non_blocking
-        result = self._run(plan, func, args, kwargs, accesses, stream, host_waits=waits)
+        result = self._run(plan, args, kwargs, accesses, stream, host_waits=waits)
         if other != stream and not self.streams.traced:
             self.recorder.edge(stream, other, place())
         return result
@@ -439,6 +438,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             plan = Plan(str(getattr(func, "name", lambda: func)()))
             plan.kind = "opaque"
         plan.func = func  # So that its identity is not used again.
+        plan.call = func._op if type(func) is torch._ops.OpOverload else func
         self._plans[id(func)] = plan
         return plan
 

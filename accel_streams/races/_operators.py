@@ -59,6 +59,7 @@ class Plan:
     """
 
     __slots__ = (
+        "call",
         "func",
         "host_waits",
         "keywords",
@@ -72,6 +73,8 @@ class Plan:
     def __init__(self, name: str) -> None:
         self.name = name
         self.func: Any = None
+        # What runs it. An OpOverload's own call is one more function of Python around this.
+        self.call: Any = None
         self.kind = "plain"
         self.modes: tuple[int, ...] = ()
         self.keywords: dict[str, int] = {}
