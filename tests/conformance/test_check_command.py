@@ -59,10 +59,10 @@ def test_the_simulated_device_does_all_that_is_asked(tmp_path: Path) -> None:
 
 def test_mutants_are_noticed_and_those_that_are_not_are_told(tmp_path: Path) -> None:
     file = tmp_path / "mutants.json"
-    done = check("cpu_fake", "--mutants", "--only", "EVT-01", "--json", str(file))
+    done = check("cpu_fake", "--mutants", "--only", "IDN-07", "--json", str(file))
     document = json.loads(file.read_text())
     noticed = {each["name"] for each in document["mutants"] if each["noticed"]}
-    expected = {name for name, mutant in MUTANTS.items() if "EVT-01" in mutant.kills}
+    expected = {name for name, mutant in MUTANTS.items() if "IDN-07" in mutant.kills}
     assert expected <= noticed
     assert len(document["mutants"]) == len(MUTANTS)
     assert done.returncode == 0, done.stdout + done.stderr
