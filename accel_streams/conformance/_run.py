@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -50,6 +51,9 @@ class Checker:
         self._backend = backend
         self._timeout_s = timeout_s
         self._declared = _declared(backend)
+        # A first use may take long: the simulated device is built. No property's limit is for that.
+        with contextlib.suppress(Exception):  # What is wrong is the properties' to tell.
+            backend.current_stream()
         self.gates = Gates(backend, at_most=at_most)
         self.stuck = False
         """Whether a check has not come back even with all gates open.
