@@ -7,8 +7,10 @@ torch_mlu's there but the simulated device's.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,6 +99,21 @@ def test_only_some_branches_can_hold_a_stream_for_a_while(
     branch: str, facts: dict[str, Any]
 ) -> None:
     assert facts["sleeps"] is ("no_sleep" not in BRANCHES[branch])
+
+
+FAULTS = ("default_stream", "blocking", "no_sleep", "unchecked")
+
+
+def test_the_page_says_which_branch_has_which_fault() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "mlu.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (r\S+) \| 2\.\d \| [0-9a-f]{40} \| (.*) \|$", page, re.MULTILINE)
+    told = {
+        branch: {
+            fault for fault, cell in zip(FAULTS, cells.split(" | "), strict=True) if cell == "yes"
+        }
+        for branch, cells in rows
+    }
+    assert told == {branch: set(faults) for branch, faults in BRANCHES.items() if branch != "none"}
 
 
 def test_it_takes_no_other_devices_place() -> None:
