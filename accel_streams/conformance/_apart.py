@@ -129,6 +129,7 @@ def _messages(
         stdin=subprocess.PIPE,
         stdout=_STDERR,  # Ours is for the result.
         pass_fds=(writing,),
+        start_new_session=True,  # A Ctrl-C is for this process, which ends that one.
     )
     os.close(writing)
     try:

@@ -150,6 +150,22 @@ class Bench:
         self._kept.append(made)
         return made
 
+    def pinned(self, value: float = 0.0, count: int = _ELEMENTS) -> torch.Tensor:
+        """Return a tensor in pinned memory of the host, as long as a cell.
+
+        Unverified where torch makes none for this device.
+        """
+        import torch
+
+        reason = ""
+        try:
+            made = torch.full((count,), value, pin_memory=True)
+            there = made.is_pinned()
+        except (RuntimeError, NotImplementedError) as exc:
+            there, reason = False, f": {exc}"
+        needs(there, f"needs pinned host memory, which torch doesn't make here{reason}")
+        return made
+
     def write(self, stream: Stream, cell: torch.Tensor, value: float) -> None:
         """Put work on ``stream`` that sets the cell."""
         with self.on(stream):

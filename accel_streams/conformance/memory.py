@@ -11,7 +11,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from accel_streams.conformance._property import checks
-from accel_streams.conformance._results import needs, premise, require
+from accel_streams.conformance._results import premise, require
 
 if TYPE_CHECKING:
     import torch
@@ -148,9 +148,9 @@ def not_a_fence(bench: Bench) -> None:
 def pinned(bench: Bench) -> None:
     """A non-blocking copy from or to pinned memory returns at once; the memory is kept for it."""
     (a,) = bench.streams(1)
-    sources = [_pinned(bench, 1.0)]
+    sources = [bench.pinned(1.0, _USED)]
     target, device_source = bench.cell(), bench.cell(3.0)
-    back = _pinned(bench, 0.0)
+    back = bench.pinned(0.0, _USED)
 
     def copy_from() -> None:
         _copy(bench, a, sources[0], target)
@@ -167,7 +167,7 @@ def pinned(bench: Bench) -> None:
         done = bench.marker(a)
         bench.stays_pending(done, gate, "a copy on a held stream")
         address = sources.pop().data_ptr()
-        others = [_pinned(bench, 9.0) for _ in range(_ASKED)]
+        others = [bench.pinned(9.0, _USED) for _ in range(_ASKED)]
         premise(gate.closed, "the gate opened before memory was asked for")
         _require_absent(address, others, "while a copy from it is pending")
         gate.release()
@@ -226,20 +226,6 @@ def _require_reuse(bench: Bench, stream: Stream) -> None:
 def _require_absent(address: int, blocks: list[torch.Tensor], when: str) -> None:
     found = [block.data_ptr() for block in blocks]
     require(address not in found, f"memory was handed out again {when}")
-
-
-def _pinned(bench: Bench, value: float) -> torch.Tensor:
-    import torch
-
-    try:
-        made = torch.full((_USED,), value, pin_memory=True)
-        there = made.is_pinned()
-    except (RuntimeError, NotImplementedError) as exc:
-        there, words = False, f": {exc}"
-    else:
-        words = ""
-    needs(there, f"needs pinned host memory, which torch doesn't make here{words}")
-    return made
 
 
 def _copy(bench: Bench, stream: Stream, source: torch.Tensor, target: torch.Tensor) -> None:
