@@ -49,6 +49,17 @@ def test_the_types_of_every_folder_of_tests_are_checked() -> None:
     assert set(checked) == folders
 
 
+def test_the_workflow_runs_the_environments_of_the_matrix() -> None:
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini", encoding="utf-8")
+    label = tox["tox"]["labels"].partition("matrix =")[2]
+    environments = re.findall(r"[\w-]+", label)
+    workflow = (ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8")
+    run = re.findall(r"^ {10}- ([\w-]+)$", workflow, re.MULTILINE)
+    assert len(environments) > 10
+    assert run == environments
+
+
 def test_the_wheel_holds_everything(tmp_path: Path) -> None:
     # From a copy: a build leaves files behind, and takes up what an earlier one has left.
     source = tmp_path / "source"
