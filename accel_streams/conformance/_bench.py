@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from accel_streams.conformance._caller import Caller
 from accel_streams.conformance._gates import Gate, Gates, Level, device_module
 from accel_streams.conformance._results import (
     Broken,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from accel_streams._backend import Backend, Event, Stream
 
-__all__ = ["Bench", "Caller", "Question"]
+__all__ = ["Bench", "Question"]
 
 Question = Callable[[], bool]
 """Something to ask again until it is true."""
@@ -374,33 +375,3 @@ class Bench:
                 self._gates.independent = done and gate.closed
         if not self._gates.independent:
             raise Serial("this device does not run two streams side by side (ORD-02)")
-
-
-class Caller:
-    """A call in a thread of its own."""
-
-    def __init__(self, call: Callable[[], object]) -> None:
-        self._call = call
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="conformance call", daemon=True)
-        self._thread.start()
-
-    def returned(self) -> bool:
-        """Return whether the call has ended."""
-        return not self._thread.is_alive()
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for the call's end for at most so long, and return whether it has ended."""
-        self._thread.join(seconds)
-        return self.returned()
-
-    def result(self) -> None:
-        """Raise what the ended call has raised, if anything."""
-        if self._error is not None:
-            raise self._error
-
-    def _run(self) -> None:
-        try:
-            self._call()
-        except BaseException as exc:  # Handed to whoever asks for the result.
-            self._error = exc

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from accel_streams.conformance._bench import Caller
+from accel_streams.conformance._caller import Caller
 from accel_streams.conformance._property import checks
 from accel_streams.conformance._results import needs, premise, require
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from accel_streams.conformance._property import checks
 from accel_streams.conformance._results import require
+from accel_streams.conformance._ways import ways
 
 if TYPE_CHECKING:
-    from accel_streams._backend import Event, Stream
+    from accel_streams._backend import Stream
     from accel_streams.conformance._bench import Bench
 
 _WAITED = "work behind a wait"
@@ -52,7 +53,7 @@ def independence(bench: Bench) -> None:
 @checks("ORD-03", "record_wait", gate=True)
 def record_wait(bench: Bench) -> None:
     """What a stream does after waiting for an event comes after what was put before its record."""
-    for how, record, wait in _ways(bench):
+    for how, record, wait in ways(bench):
         a, b = bench.streams(2)
         source, target = bench.cell(), bench.cell()
         with bench.gate(a) as gate:
@@ -67,7 +68,7 @@ def record_wait(bench: Bench) -> None:
 @checks("ORD-04", "prefix_wait", gate=True)
 def prefix_wait(bench: Bench) -> None:
     """Work put on a stream after an event's record does not delay those who wait for the event."""
-    for how, record, wait in _ways(bench):
+    for how, record, wait in ways(bench):
         a, b = bench.streams(2)
         source, target = bench.cell(), bench.cell()
         bench.write(a, source, 1.0)
@@ -161,7 +162,7 @@ def fan_out(bench: Bench) -> None:
 @checks("ORD-08", "rerecord_newest", gate=True)
 def rerecord_newest(bench: Bench) -> None:
     """After an event is recorded again, new waits and queries mean the new record."""
-    for how, record, wait in _ways(bench):
+    for how, record, wait in ways(bench):
         a, b = bench.streams(2)
         source, target = bench.cell(), bench.cell()
         event = record(a)
@@ -232,7 +233,7 @@ def rerecord_moves(bench: Bench) -> None:
 @checks("ORD-11", "wait_unrecorded")
 def wait_unrecorded(bench: Bench) -> None:
     """Waiting for an event that was never recorded changes nothing, then or later."""
-    for how, record, wait in _ways(bench):
+    for how, record, wait in ways(bench):
         a, b = bench.streams(2)
         cells = [bench.cell(), bench.cell()]
         with bench.gate_if_any(a) as gate:
@@ -252,7 +253,7 @@ def wait_unrecorded(bench: Bench) -> None:
 @checks("ORD-12", "self_wait")
 def self_wait(bench: Bench) -> None:
     """A stream that waits for itself, by an event or as a stream, goes on."""
-    for how, record, wait in _ways(bench):
+    for how, record, wait in ways(bench):
         (a,) = bench.streams(1)
         cell = bench.cell()
         with bench.gate_if_any(a) as gate:
@@ -298,7 +299,7 @@ def wait_async(bench: Bench) -> None:
     """Recording and waiting return to the host while the stream's work is pending."""
     a, b = bench.streams(2)
     cell = bench.cell()
-    for how, record, wait in _ways(bench):
+    for how, record, wait in ways(bench):
         with bench.gate(a) as gate:
             bench.write(a, cell, 1.0)
             bench.returns(_calling(record, a), gate, f"recording an event ({how})")
@@ -389,43 +390,6 @@ def stream_dropped(bench: Bench) -> None:
         bench.completes(event, None, "the work of a stream that was dropped")
     (other,) = bench.streams(1)
     require(bench.read(other, cell) == 1.0, "the work of a stream that was dropped was lost")
-
-
-# How to record an event (a new one, or the one given) and how to wait for it.
-_Record = Callable[..., Any]
-_Wait = Callable[[Any, Any], object]
-
-
-def _ways(bench: Bench) -> list[tuple[str, _Record, _Wait]]:
-    """Return the ways of recording and waiting that people use, with what to call them."""
-    backend = bench.backend
-
-    def by_backend(stream: Stream, event: Event = None) -> Event:
-        event = bench.event() if event is None else event
-        backend.record(event, stream)
-        return event
-
-    def by_event(stream: Stream, event: Event = None) -> Event:
-        event = bench.event() if event is None else event
-        event.record(stream)
-        return event
-
-    def by_stream(stream: Stream, event: Event = None) -> Event:
-        return stream.record_event() if event is None else stream.record_event(event)
-
-    return [
-        ("the backend's record and wait", by_backend, backend.wait),
-        ("event.record and stream.wait_event", by_event, _stream_waits),
-        ("stream.record_event and event.wait", by_stream, _event_waits),
-    ]
-
-
-def _stream_waits(stream: Stream, event: Event) -> None:
-    stream.wait_event(event)
-
-
-def _event_waits(stream: Stream, event: Event) -> None:
-    event.wait(stream)
 
 
 def _calling(function: Callable[..., object], *arguments: object) -> Callable[[], object]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from accel_streams.conformance._bench import Caller
+from accel_streams.conformance._caller import Caller
 from accel_streams.conformance._property import checks
 from accel_streams.conformance._results import require
 
