@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from accel_streams import fake
+from accel_streams.backends.mlu import MluBackend
 from accel_streams.conformance import check_backend
-from stand_in_backends import HeldMlu, HeldPlainMlu
+from stand_in_backends import PlainMlu
 
-plain, ours = HeldPlainMlu(), HeldMlu()
+plain, ours = PlainMlu(), MluBackend()
 mlu = plain.device_module()
 
 
@@ -28,7 +28,7 @@ def raised(call: Callable[[], object]) -> str:
 def recorded_on_torchs_own(event: Any) -> str:
     """Return the state of an event that was recorded on torch's own object for a held stream."""
     stream = mlu.Stream()
-    with fake.hold(stream), mlu.stream(stream):
+    with mlu.hold(stream), mlu.stream(stream):
         torch.ones(4, device="mlu")
         error = raised(lambda: event.record(torch.accelerator.current_stream()))
         return error or ("done" if event.query() else "pending")

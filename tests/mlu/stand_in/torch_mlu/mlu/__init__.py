@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 import torch_mlu
+from accel_streams import fake
 from accel_streams.fake import _device as _simulated
+from accel_streams.fake._extension import extension
 from torch_mlu import _branch
 
 from . import amp, cncl, cnpx
@@ -158,6 +160,17 @@ if not _branch.has("no_sleep"):
 
     def _sleep(cycles: int) -> None:
         torch_mlu._MLUC._mlu_sleep(cycles)
+
+
+# -- not torch_mlu's: what the suite asks of the simulated device ----------------------------------
+
+hold = fake.hold
+
+
+def delay(stream: Any, milliseconds: float) -> None:
+    """Put work on ``stream`` that lasts so long by the virtual clock."""
+    with torch.mlu.stream(stream):  # type: ignore[attr-defined]
+        extension().spin(stream.device_index, round(milliseconds * 1e6))
 
 
 # -- memory: as the simulated device has it ------------------------------------------------------
