@@ -7,8 +7,13 @@ from typing import Any, ClassVar
 from accel_streams.backends.cpu_fake import CpuFakeBackend
 from accel_streams.conformance import Inconclusive
 from accel_streams.conformance.mutants import Wrapped
+from accel_streams.conformance.mutants._wrapped import WrappedModule
 
 __all__ = ["Lossy"]
+
+
+class _Module(WrappedModule):
+    ExternalStream: Any = None
 
 
 class Lossy(Wrapped):
@@ -16,12 +21,13 @@ class Lossy(Wrapped):
 
     name = "lossy"
     device_type = "fake"
-    # IDN-09 fails as declared, ORD-11 fails, IDN-11 needs what the device does not tell.
+    # IDN-09 fails as declared, ORD-11 fails, IDN-12 needs what the module lacks.
     declared: ClassVar[dict[str, str]] = {"IDN-09": "the second stream is the first"}
 
     def __init__(self) -> None:
         super().__init__(CpuFakeBackend())
         self.made: list[Any] = []
+        self.module = _Module(self)
 
     def new_stream(self, device: Any = None, /, *, priority: int = 0) -> Any:
         self.made.append(super().new_stream(device))

@@ -27,7 +27,7 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 def test_each_result_is_told_as_what_it_is(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_mine(): pass")
     backend = "broken_backends:Lossy"
-    wanted = "mine or ORD-11 or EVT-09 or IDN-01 or IDN-09 or IDN-11"
+    wanted = "mine or ORD-11 or EVT-09 or IDN-01 or IDN-09 or IDN-12"
     result = run(pytester, "--accel-backend", backend, "-k", wanted)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
@@ -42,7 +42,7 @@ def test_each_result_is_told_as_what_it_is(pytester: pytest.Pytester) -> None:
             "1 failed",
             "  ORD-11 wait_unrecorded: raised RuntimeError: never recorded",
             "1 unverified",
-            "  IDN-11 priority: the device does not tell the range*",
+            "  IDN-12 external: torch has no ExternalStream for this device",
             "1 inconclusive",
             "  EVT-09 elapsed_cross_stream: the clock is being set",
             "1 declared",

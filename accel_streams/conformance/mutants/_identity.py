@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 from accel_streams._backend import Device
@@ -263,50 +264,28 @@ class NonsenseMakesAStream(Wrapped):
         return self.real.new_stream()
 
 
-class _StreamWithPriority(WrappedStream):
-    @property
-    def priority(self) -> int:
-        known: dict[Any, int] = getattr(self.owner, "priorities", {})
-        return known.get(self.owner.stream_id(self), 0)
+class _UnimportantStream(WrappedStream):
+    priority = 0
 
 
-class _TellingPriorities(Wrapped):
-    """Streams tell their priorities, from 0 to -3, in the right way."""
+@killed_by("IDN-11")
+class PriorityIsForgotten(Wrapped):
+    """Every stream says that its priority is 0."""
 
-    stream_class = _StreamWithPriority
-    limits = (0, -3)
+    stream_class = _UnimportantStream
+
+
+@killed_by("IDN-11")
+class PrioritiesUpsideDown(Wrapped):
+    """The range of priorities begins with the greatest."""
 
     def __init__(self, real: Any) -> None:
         super().__init__(real)
-        self.priorities: dict[Any, int] = {}
-        limits = self.limits
-        self.module.Stream = type(  # type: ignore[attr-defined]
-            "Stream", (self.stream_class,), {"priority_range": staticmethod(lambda: limits)}
-        )
-
-    def new_stream(self, device: Device = None, /, *, priority: int = 0) -> Any:
-        made = super().new_stream(device)
-        self.priorities[self.stream_id(made)] = self.given(priority)
-        return made
-
-    def given(self, asked: int) -> int:
-        least, greatest = self.limits
-        return max(greatest, min(least, asked))
-
-
-@killed_by("IDN-11")
-class TwoPriorities(_TellingPriorities):
-    """Of a range of priorities only the first two are real."""
-
-    def given(self, asked: int) -> int:
-        return max(-1, min(0, asked))
-
-
-@killed_by("IDN-11")
-class PrioritiesUpsideDown(_TellingPriorities):
-    """The range of priorities begins with the greatest."""
-
-    limits = (-3, 0)
+        theirs: Any = getattr(self.real_module, "Stream", None)
+        if hasattr(theirs, "priority_range"):
+            self.module.Stream = SimpleNamespace(  # type: ignore[attr-defined]
+                priority_range=lambda: theirs.priority_range()[::-1]
+            )
 
 
 @killed_by("IDN-11")
@@ -328,33 +307,8 @@ class PriorityOvertakes(Wrapped):
             super().wait(stream, event)
 
 
-class _RawStream(WrappedStream):
-    @property
-    def native_handle(self) -> Any:
-        return self.stream_id
-
-
-class _Wrapping(Wrapped):
-    """A foreign stream can be wrapped, in the right way: here, by its number."""
-
-    stream_class = _RawStream
-
-    def __init__(self, real: Any) -> None:
-        super().__init__(real)
-        self.module.ExternalStream = self.external  # type: ignore[attr-defined]
-
-    def external(self, handle: Any) -> Any:
-        default = self.real.default_stream()
-        return self.wrap(
-            self.real_stream(handle, default.device_index, default.device_type),
-        )
-
-    def real_stream(self, handle: Any, device_index: int, device_type: int) -> Any:
-        return self.rebuild(stream_id=handle, device_index=device_index, device_type=device_type)
-
-
 @killed_by("IDN-12")
-class WrapperIsANewStream(_Wrapping):
+class WrapperIsANewStream(Wrapped):
     """Wrapping a foreign stream makes a new one."""
 
     def external(self, handle: Any) -> Any:

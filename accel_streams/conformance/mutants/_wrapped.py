@@ -105,6 +105,10 @@ class Wrapped:
         kind: Any = type(self.real.default_stream())
         return kind(**triple)
 
+    def external(self, handle: Any) -> Any:
+        """Return a stream that somebody else has made."""
+        return self.wrap(self.real_module.ExternalStream(handle))
+
     def wait_stream(self, stream: Any, other: Any) -> None:
         unwrapped(stream).wait_stream(unwrapped(other))
 
@@ -198,6 +202,12 @@ class WrappedModule:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._owner.real_module, name)
+
+    @property
+    def ExternalStream(self) -> Callable[[Any], Any]:
+        if not hasattr(self._owner.real_module, "ExternalStream"):
+            raise AttributeError("ExternalStream")
+        return self._owner.external
 
     def current_stream(self, device: Device = None) -> Any:
         return self._owner.current_stream(device)
