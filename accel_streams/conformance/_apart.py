@@ -26,7 +26,7 @@ __all__ = ["Accelerator", "Findings", "check_apart"]
 # The first use of the simulated device builds it, and a vendor's may load slowly.
 _START_S = 600.0
 # What one property may take of the process altogether, beyond its own limit: attempts, calibration.
-_BESIDES_S = 60.0
+_BESIDES_S = 120.0
 _ACCELERATOR_S = 180.0
 _STDERR = 2
 

@@ -113,8 +113,8 @@ class Gates:
         self._timed_gates: Gates | None = None
         self.warm: set[int] = set()
         """The devices on which each kind of work has been used once."""
-        self.independent: bool | None = None
-        """Whether two streams were seen to run side by side; None: nobody has looked."""
+        self.independent = False
+        """Whether two streams were seen to run side by side."""
         self.level = self._choose(at_most)
         self.duration_s = 0.15
         """How long a gate of L1 or L2 stays closed, in seconds."""

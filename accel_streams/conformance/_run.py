@@ -29,8 +29,10 @@ __all__ = ["ATTEMPTS", "DEFAULT_TIMEOUT_S", "Checker", "check_backend"]
 DEFAULT_TIMEOUT_S = 10.0
 # After the gates are opened, a call that waited for one of them comes back.
 _GRACE_S = 2.0
+# A property waits for at most so many gates that open by themselves, each longer than it promises.
+_GATES = 16
 # A gate that opens by itself may do so too soon on a busy machine. Each attempt holds longer.
-ATTEMPTS = 3
+ATTEMPTS = 4
 """How often a property is tried whose gate opened too soon."""
 
 
@@ -116,13 +118,16 @@ class Checker:
 
         thread = threading.Thread(target=run, name=checked.id, daemon=True)
         thread.start()
-        thread.join(self._timeout_s)
+        limit = self._timeout_s
+        if self.gates.level is not Level.HOLD:
+            limit += _GATES * self.gates.duration_s
+        thread.join(limit)
         if not thread.is_alive():
             return errors[0] if errors else None
         bench.release_all()
         thread.join(_GRACE_S + 4 * self.gates.duration_s)
         self.stuck = thread.is_alive()
-        return Broken(f"did not return within {self._timeout_s:g} s")
+        return Broken(f"did not return within {limit:g} s")
 
 
 def check_backend(
@@ -138,7 +143,8 @@ def check_backend(
     Args:
         backend: A usable backend.
         only: Ids, names or groups of properties; None for all.
-        timeout_s: How many seconds a property may take. One that takes longer has failed.
+        timeout_s: How many seconds a property may take, besides waiting for gates that open by
+            themselves. One that takes longer has failed.
         at_most: The highest level of gate to use.
         finished: Called after each property.
 
