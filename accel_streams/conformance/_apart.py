@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any
 
 from accel_streams import _errors
@@ -100,7 +101,8 @@ def check_apart(
             elif "accelerator" in message:
                 findings.accelerator = _accelerator(message["accelerator"])
             elif not left:
-                break  # The accelerator check has ended the process; nothing else was lost.
+                fault = f"the process that asked for it {message['ended']}"
+                findings.accelerator = Accelerator(version("deepspeed"), "", (fault,))
             elif begun:
                 failed = left[0].property_id
                 done(Outcome(failed, _name(failed), Result.FAILED, str(message["ended"])))

@@ -30,7 +30,7 @@ _STYLES = {
 class Report:
     """What a check of one backend has found.
 
-    ``accelerator`` is None where DeepSpeed is not installed or nobody asked.
+    ``accelerator`` is None where DeepSpeed is not installed.
     """
 
     backend: str
@@ -90,7 +90,9 @@ class Report:
     def lines(self) -> list[str]:
         """Return what follows the table, line by line."""
         found = [f"{self.backend}: {self.summary} ({self.gate})"]
-        if self.accelerator is not None:
+        if self.accelerator is None:
+            found.append(f"{self.backend}: no DeepSpeed to compare the accelerator with")
+        else:
             release = f"DeepSpeed {self.accelerator.deepspeed}"
             faults = self.accelerator.faults
             if faults:

@@ -16,6 +16,7 @@ from accel_streams.backends.cpu_fake import CpuFakeBackend
 __all__ = [
     "DyingBackend",
     "FaultyBackend",
+    "LeavingAccelerator",
     "NothingBackend",
     "SleepingBackend",
     "StuckBackend",
@@ -90,3 +91,10 @@ class FaultyBackend(CpuFakeBackend):
                 return "fake"
 
         return Faulty(self)
+
+
+class LeavingAccelerator(CpuFakeBackend):
+    """A device that ends the process when DeepSpeed asks for it."""
+
+    def accelerator(self) -> Any:
+        os._exit(7)

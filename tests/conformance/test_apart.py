@@ -110,6 +110,13 @@ def test_a_process_that_ends_before_it_checks_anything_is_an_error(
         check_apart(tasks(Subject("refusing_backends:LeavingBackend"), "EVT-03"))
 
 
+def test_an_accelerator_that_ends_the_process_is_at_fault() -> None:
+    found = check_apart(tasks(odd("LeavingAccelerator"), "EVT-03"), accelerator=True)
+    assert [each.result for each in found.outcomes[odd("LeavingAccelerator")]] == [Result.PASSED]
+    assert found.accelerator is not None
+    assert found.accelerator.faults == ("the process that asked for it ended with exit status 7",)
+
+
 @pytest.mark.parametrize("result", list(Result))
 def test_an_outcome_survives_its_way_as_json(result: Result) -> None:
     outcome = Outcome("ORD-03", "record_wait", result, "why | not", 1.25)

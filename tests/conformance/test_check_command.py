@@ -141,6 +141,7 @@ def test_a_report_says_how_much_came_out_how() -> None:
     assert report.summary == "2 passed, 2 unverified"
     assert report.lines() == [
         "nova: 2 passed, 2 unverified (gate L0: a stream can't be held)",
+        "nova: no DeepSpeed to compare the accelerator with",
     ]
     document: Any = report.to_json()
     assert document["accelerator"] is None
@@ -148,7 +149,7 @@ def test_a_report_says_how_much_came_out_how() -> None:
 
 def test_a_detail_does_not_break_the_markdown_table() -> None:
     rows = Report("nova", Level.HOLD, outcomes(Result.FAILED)).markdown().splitlines()
-    assert rows[-1] == "| ORD-01 name | failed | it &lt;hangs> \\| so |"
+    assert "| ORD-01 name | failed | it &lt;hangs> \\| so |" in rows
 
 
 def printed(table: Any) -> str:
