@@ -5,7 +5,10 @@ Two ranks, and the step under a stream of the user's, which is where the fault w
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ import pytest
 
 from accel_streams.explore import Run, Runner, RunResult, Schedule, Script, Variant
 from accel_streams.fake import SCHEDULES
+from stand_in_device import ENVIRONMENT
 
 pytest.importorskip("deepspeed")
 if shutil.which("c++") is None:
@@ -86,7 +90,7 @@ def test_another_schedule_trains_the_same(ours: Train, stage: int) -> None:
     ["--stage 1", "--stage 1 --no-overlap", "--stage 2", "--stage 2 --no-overlap", "--stage 3"],
 )
 def test_every_schedule_trains_the_same(ours: Train, options: str) -> None:
-    schedules = [Schedule(name, seed) for name in SCHEDULES for seed in (0, 1)]
+    schedules = [*(Schedule(name) for name in SCHEDULES), *REORDERING]
     trains_the_same(ours, options, schedules)
 
 
@@ -101,3 +105,21 @@ def test_deepspeeds_own_accelerator_races(ours: Train, shipped: Train) -> None:
 @pytest.mark.parametrize("stage", [1, 3])
 def test_deepspeeds_own_accelerator_trains(ours: Train, shipped: Train, stage: int) -> None:
     assert shipped(f"--stage {stage}").digest == ours(f"--stage {stage}").digest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", ["mlu", "accel_streams:mlu"])
+def test_the_launcher_starts_a_rank_for_each_device(choice: str) -> None:
+    launcher = Path(sys.executable).with_name("deepspeed")
+    script = Path(SCRIPT).with_name("train_plain.py")
+    done = subprocess.run(
+        [str(launcher), "--num_gpus", "2", str(script)],
+        env=os.environ | ENVIRONMENT | {"DS_ACCELERATOR": choice},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        assert f"trained on mlu:{rank} rank {rank} loss is finite True" in done.stdout
