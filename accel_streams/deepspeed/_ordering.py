@@ -125,11 +125,15 @@ class _Writer:
 
 @dataclass(frozen=True, slots=True)
 class _Reduction:
-    """A reduction between its two calls: the stream it runs on, and what it reads."""
+    """A reduction between its two calls: the stream it runs on, and what it reads.
+
+    ``indices``: which buffer of each bucket, where it is one.
+    """
 
     consumer: Stream
     consumer_id: StreamId
     reads: list[ProducerTracker]
+    indices: dict[Key, int]
 
 
 class ZeroOrdering(Guard):
@@ -256,7 +260,8 @@ class ZeroOrdering(Guard):
         if optimizer.overlap_comm:
             consumer = optimizer.reduction_stream
             consumer_id = self._backend.stream_id(consumer)
-        reads = []
+        reads: list[ProducerTracker] = []
+        indices: dict[Key, int] = {}
         for key in self._buckets.reduced_by(optimizer, comm_dtype):
             if self._buckets.elements(optimizer, key) == 0:
                 continue
@@ -265,19 +270,19 @@ class ZeroOrdering(Guard):
                 tracker = self._gradients_outside(key)
                 self._keep_gradients_alive(outside, consumer)
             else:
-                index = self._buckets.index(optimizer, key)
+                index = indices[key] = self._buckets.index(optimizer, key)
                 tracker = self._buffer(optimizer, key, index).tracker
             tracker.before_read(consumer, consumer_id)
             reads.append(tracker)
         if reads:
             self._partition.before_write(consumer, consumer_id)
-        self._reductions.append(_Reduction(consumer, consumer_id, reads))
+        self._reductions.append(_Reduction(consumer, consumer_id, reads, indices))
 
     def after_reduction(self, optimizer: Any) -> None:
-        self._note_reduction()
+        reduction = self._note_reduction()
         if self._writer is not None and self._writer.reduces_first and not self._writer.outside:
             # Which buffer comes next is known for certain only now.
-            self._admit_after_reduction(optimizer, self._writer)
+            self._admit_after_reduction(optimizer, self._writer, reduction)
         if self._in_epilogue:
             self._end_backward(optimizer)
 
@@ -285,7 +290,7 @@ class ZeroOrdering(Guard):
         # Part of it may have been submitted, and waiting for that does no harm.
         self._note_reduction()
 
-    def _note_reduction(self) -> None:
+    def _note_reduction(self) -> _Reduction:
         reduction = self._reductions.pop()
         consumer, consumer_id = reduction.consumer, reduction.consumer_id
         for tracker in reduction.reads:
@@ -294,12 +299,22 @@ class ZeroOrdering(Guard):
             # It adds to what is there: the next one, wherever it runs, has to come after it.
             self._partition.after_write(consumer, consumer_id)
             self._partition.after_read(consumer, consumer_id)
+        return reduction
 
-    def _admit_after_reduction(self, optimizer: Any, writer: _Writer) -> None:
-        index = self._buckets.index(optimizer, writer.key)
-        # The hook swaps the buffers after the reduction, in which some releases reset the index.
-        swaps = optimizer.contiguous_gradients and optimizer.overlap_comm
-        self._admit(optimizer, 1 - index if swaps else index, writer)
+    def _admit_after_reduction(
+        self, optimizer: Any, writer: _Writer, reduction: _Reduction
+    ) -> None:
+        if not (optimizer.contiguous_gradients and optimizer.overlap_comm):
+            self._admit(optimizer, self._buckets.index(optimizer, writer.key), writer)
+            return
+        # Two buffers in turn. 0.17.2 to 0.18.2 forget in the reduction whose turn it is, and would
+        # fill the one that is being reduced: right with the waits here, and without any overlap.
+        for key, index in reduction.indices.items():
+            # The hook itself swaps those of its own bucket next.
+            turn = index if key == writer.key else 1 - index
+            if self._buckets.index(optimizer, key) != turn:
+                self._buckets.fill(optimizer, key, turn)
+        self._admit(optimizer, 1 - self._buckets.index(optimizer, writer.key), writer)
 
     def _waiting_outside(self, optimizer: Any, key: Key) -> list[torch.Tensor | None]:
         """Return the gradients that wait for reduction and are in no bucket buffer."""

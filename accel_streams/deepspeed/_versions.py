@@ -168,6 +168,9 @@ class Buckets(Protocol):
     def index(self, optimizer: Any, key: Key) -> int:
         """Return which of the bucket's buffers is being filled."""
 
+    def fill(self, optimizer: Any, key: Key, index: int) -> None:
+        """Have this buffer of the bucket be filled from now on."""
+
     def buffers(self, optimizer: Any, key: Key) -> Sequence[torch.Tensor]:
         """Return the buffers, none where gradients stay where they are."""
 
@@ -199,6 +202,9 @@ class _Buckets:
 
     def index(self, optimizer: Any, key: Key) -> int:
         return int(optimizer.ipg_buckets[key].index)
+
+    def fill(self, optimizer: Any, key: Key, index: int) -> None:
+        optimizer.ipg_buckets[key].index = index
 
     def buffers(self, optimizer: Any, key: Key) -> Sequence[torch.Tensor]:
         buffers: Sequence[torch.Tensor] = optimizer.ipg_buckets[key].buffer
@@ -234,6 +240,9 @@ class _FlatBucket:
 
     def index(self, optimizer: Any, key: Key) -> int:
         return int(optimizer.ipg_index)
+
+    def fill(self, optimizer: Any, key: Key, index: int) -> None:
+        optimizer.ipg_index = index
 
     def buffers(self, optimizer: Any, key: Key) -> Sequence[torch.Tensor]:
         # Set by the first backward, and None between backwards.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 from accel_streams.cli._demo_verdict import Figures, judge, main_race
 from accel_streams.explore import (
@@ -163,8 +164,13 @@ def test_a_short_demo_shows_it_all(tmp_path: Path) -> None:
         assert len(schedule["loss"]) == 2
     for name in ("kind", "buffer", "first", "second", "missing_edge"):
         assert shipped["races"][0][name]
-    # What synchronises the device is reading back a number, and nothing else.
-    assert set(document["figures"]["synchronizing_ops"]) == {"aten::_local_scalar_dense"}
+    # What synchronises the device is reading back a number, and nothing else; DeepSpeed before 0.19
+    # copies it to the host first.
+    synchronizing = {"aten::_local_scalar_dense"}
+    if Version(document["deepspeed"]) < Version("0.19"):
+        synchronizing.add("aten::copy_ (device to host)")
+    assert {"aten::_local_scalar_dense"} <= {*document["figures"]["synchronizing_ops"]}
+    assert {*document["figures"]["synchronizing_ops"]} <= synchronizing
     assert document["figures"]["peak_rss_bytes"] < 1 << 30
     assert (folder / "timeline.png").read_bytes().startswith(b"\x89PNG\r\n")
     assert json.loads((folder / "trace.perfetto.json").read_text())["traceEvents"]

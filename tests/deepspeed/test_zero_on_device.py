@@ -287,7 +287,10 @@ class TestTwoRanks:
     def test_a_single_stream_is_not_safe_either(self, train_pair: Train) -> None:
         """H6: a gradient larger than a bucket is freed while the reduction still reads it."""
         options = "--producers one --oversized --no-reduce-scatter"
-        assert kinds(train_pair(options, mode="off")) == {"use-after-free"}
+        shipped = kinds(train_pair(options, mode="off"))
+        # H14 is there on a single stream, too.
+        has_h14 = Version("0.17.2") <= DEEPSPEED < Version("0.18.3")
+        assert shipped - ({"write-after-read"} if has_h14 else set()) == {"use-after-free"}
         assert races(train_pair(options)) == []
 
 
