@@ -8,7 +8,7 @@ from pathlib import Path
 from accel_streams import _entry_points
 from accel_streams._registry import GROUP
 
-__all__ = ["BACKEND_SOURCE", "Plugins"]
+__all__ = ["BACKEND_SOURCE", "NOVA", "TORCH_NOVA", "Plugins"]
 
 BACKEND_SOURCE = """
     from accel_streams import Capabilities, Ordering
@@ -25,6 +25,29 @@ BACKEND_SOURCE = """
 
         def probe(self):
             {probe}
+"""
+
+# A device that torch accepts, without a line of C++: enough for everything but computing.
+NOVA = """
+    from accel_streams.backends.privateuse1 import PrivateUse1Backend
+
+    class Backend(PrivateUse1Backend):
+        name = "nova"
+        device_type = "nova"
+        module = "torch_nova"
+        communication_backend = "gloo"
+        visible_devices_env = "NOVA_VISIBLE_DEVICES"
+        description = "a vendor's device"
+        url = "https://example.com"
+"""
+TORCH_NOVA = """
+import sys
+import torch
+torch.utils.rename_privateuse1_backend("nova")
+torch._register_device_module("nova", sys.modules[__name__])
+def is_available(): return True
+def device_count(): return 4
+def current_device(): return 0
 """
 
 

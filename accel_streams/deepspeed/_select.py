@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from types import ModuleType
 from typing import Any
@@ -50,24 +51,31 @@ def on_real_accelerator(module: ModuleType) -> None:
 def install(name: str | None = None) -> None:
     """Make DeepSpeed use the backend called ``name``; None: the one for this machine.
 
-    For programs that don't set ``DS_ACCELERATOR``, which this overrides. Call it before DeepSpeed
-    is imported, or at the latest before ``deepspeed.initialize``, and then only for the device that
-    DeepSpeed has chosen already. Raise a BackendError when the backend can't be used.
+    For programs that don't set ``DS_ACCELERATOR``. This overrides it, and sets it for the processes
+    that the program starts: one of them would otherwise train on what DeepSpeed finds by itself.
+    Call it before DeepSpeed is imported, or at the latest before ``deepspeed.initialize``, and then
+    only for the device that DeepSpeed has chosen already. Raise a BackendError when the backend
+    can't be used.
     """
-    global _installed
     backend = _registry.choose(name)
     module = sys.modules.get(_REAL_ACCELERATOR)
     if module is not None:
         _use(module, backend)
-        _installed = backend
+        _remember(backend)
         return
     if importlib.util.find_spec("deepspeed") is None:
         raise AccelStreamsError(
             f"accel_streams.install() has to make DeepSpeed use the backend {backend.name!r}, and "
             "DeepSpeed is not installed. Install it, for example with `pip install deepspeed`."
         )
-    _installed = backend
+    _remember(backend)
     wrapt.register_post_import_hook(_use_installed, _REAL_ACCELERATOR)
+
+
+def _remember(backend: Backend) -> None:
+    global _installed
+    _installed = backend
+    os.environ["DS_ACCELERATOR"] = f"accel_streams:{backend.name}"
 
 
 def _use_installed(module: ModuleType) -> None:

@@ -14,6 +14,11 @@ from accel_streams.fake._extension import extension
 
 __all__ = ["DEVICE_TYPE", "make_module", "registered_type"]
 
+if not hasattr(torch, "accelerator"):
+    raise ImportError(
+        f"The simulated device needs torch 2.6 or newer; torch {torch.__version__} is installed."
+    )
+
 DEVICE_TYPE = "fake"
 _TOTAL_MEMORY = 16 << 30  # bytes; nothing enforces it
 

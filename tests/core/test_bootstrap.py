@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from torch_release import needs_torch_entry_points
+
 # A DeepSpeed in which only the module that is hooked exists. It imports torch first, as the real
 # one does, and a made-up torch that runs the entry point at the end of its import, as the real one
 # does. accel_streams.deepspeed is replaced too: it writes down what it is asked.
@@ -151,6 +153,7 @@ def test_looking_for_a_module_is_left_to_the_other_finders(folder: Path) -> None
     assert output(python(program, folder)) == "None json"
 
 
+@needs_torch_entry_points
 @pytest.mark.parametrize(("autoload", "ran"), [("1", True), ("0", False), ("true", False)])
 def test_the_real_torch_calls_the_entry_point(autoload: str, ran: bool) -> None:
     program = """

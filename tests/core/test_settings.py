@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from accel_streams import SettingError, _settings
+from torch_release import needs_simulated_device
 
 # variable, reader, default, some right values with what they mean, some wrong values
 CASES: list[tuple[str, Callable[[], object], object, dict[str, object], list[str]]] = [
@@ -115,6 +116,7 @@ def test_ds_accelerator_with_nothing_after_the_colon(monkeypatch: pytest.MonkeyP
         _settings.ds_accelerator()
 
 
+@needs_simulated_device
 def test_the_schedules_are_those_of_the_simulated_device() -> None:
     from accel_streams.fake import SCHEDULES
 

@@ -7,9 +7,13 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from made_up_plugins import NOVA, TORCH_NOVA
+from torch_release import IMPORT_FIRST
 
 Python = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -22,7 +26,7 @@ def python(plugins: Any) -> Python:
     def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
         inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         return subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(program)],
+            [sys.executable, "-c", IMPORT_FIRST + textwrap.dedent(program)],
             env={
                 **inherited,
                 "OMP_NUM_THREADS": "1",
@@ -36,3 +40,12 @@ def python(plugins: Any) -> Python:
         )
 
     return run
+
+
+@pytest.fixture
+def vendor(plugins: Any) -> Path:
+    """Give a folder with the package and the backend of the device ``nova``."""
+    plugins.add("nova", NOVA)
+    folder: Path = plugins.folder
+    (folder / "torch_nova.py").write_text(TORCH_NOVA)
+    return folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
@@ -16,10 +15,7 @@ from accel_streams.backends.cpu_fake import CpuFakeBackend
 from accel_streams.backends.cuda import CudaBackend
 from accel_streams.backends.mlu import MluBackend
 from accel_streams.backends.privateuse1 import PrivateUse1Backend
-
-needs_compiler = pytest.mark.skipif(
-    shutil.which("c++") is None, reason="the simulated device needs a C++ compiler"
-)
+from torch_release import needs_simulated_device
 
 
 class BareBackend(PrivateUse1Backend):
@@ -52,7 +48,7 @@ def test_the_built_in_backends_keep_the_protocol() -> None:
         assert backend.capabilities.ordering is Ordering.ASYNC
 
 
-@needs_compiler
+@needs_simulated_device
 @pytest.mark.timeout(300)
 class TestSimulatedDevice:
     def test_streams_are_told_apart_by_id(self, backend: Any) -> None:
@@ -121,6 +117,7 @@ def _recorded(backend: Any, stream: Any) -> Any:
 
 
 class TestProbe:
+    @needs_simulated_device
     def test_without_a_compiler(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CXX", "no-such-compiler")
         reason = CpuFakeBackend().probe()
@@ -132,7 +129,7 @@ class TestProbe:
         monkeypatch.setattr(torch, "__version__", version)
         assert "needs 2.6 or newer" in str(CpuFakeBackend().probe())
 
-    @needs_compiler
+    @needs_simulated_device
     @pytest.mark.parametrize("version", ["2.6.0", "2.13.0+cpu", "3.0.0a0+git123"])
     def test_with_a_recent_torch(self, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
         monkeypatch.setattr(torch, "__version__", version)
@@ -149,7 +146,13 @@ class TestProbe:
 
     def test_without_a_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "torch_mlu", ModuleType("torch_mlu"))
-        assert "registers no torch.mlu" in str(MluBackend().probe())
+        # Whether or not the simulated device has been enabled in this process.
+        for holder, said in (
+            ("privateuseone", "registers no torch.mlu"),
+            ("other", "'other' has taken it in this process"),
+        ):
+            monkeypatch.setattr(torch._C, "_get_privateuse1_backend_name", lambda name=holder: name)
+            assert said in str(MluBackend().probe())
         module = SimpleNamespace(is_available=lambda: False)
         monkeypatch.setattr(torch, "mlu", module, raising=False)
         assert "finds no device" in str(MluBackend().probe())

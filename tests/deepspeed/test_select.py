@@ -20,6 +20,8 @@ from accel_streams import (
     UnknownBackendError,
 )
 from accel_streams.deepspeed import _seams, _select, install, on_real_accelerator
+from made_up_plugins import TORCH_NOVA
+from torch_release import IMPORT_FIRST
 
 Source = Callable[..., str]
 Python = Callable[..., subprocess.CompletedProcess[str]]
@@ -211,38 +213,6 @@ def test_a_checkout_of_deepspeed_has_one_accelerator_under_both_names(
     assert made == [ACCELERATOR]
 
 
-# A device that torch accepts, without a line of C++: enough for everything but computing.
-NOVA = """
-    from accel_streams.backends.privateuse1 import PrivateUse1Backend
-
-    class Backend(PrivateUse1Backend):
-        name = "nova"
-        device_type = "nova"
-        module = "torch_nova"
-        communication_backend = "gloo"
-        visible_devices_env = "NOVA_VISIBLE_DEVICES"
-        description = "a vendor's device"
-        url = "https://example.com"
-"""
-TORCH_NOVA = """
-import sys
-import torch
-torch.utils.rename_privateuse1_backend("nova")
-torch._register_device_module("nova", sys.modules[__name__])
-def is_available(): return True
-def device_count(): return 4
-def current_device(): return 0
-"""
-
-
-@pytest.fixture
-def vendor(plugins: Any) -> Path:
-    plugins.add("nova", NOVA)
-    folder: Path = plugins.folder
-    (folder / "torch_nova.py").write_text(TORCH_NOVA)
-    return folder
-
-
 class TestRealDeepSpeed:
     def test_a_vendors_device_by_its_bare_name(self, python: Python, vendor: Path) -> None:
         done = python(
@@ -331,7 +301,7 @@ class TestRealDeepSpeed:
     ) -> None:
         script = tmp_path / "train.py"
         script.write_text(
-            "import os, torch, deepspeed\n"
+            f"{IMPORT_FIRST}import os, torch, deepspeed\n"
             "from deepspeed.accelerator import get_accelerator\n"
             "deepspeed.init_distributed()\n"
             "rank = torch.tensor([1.0 + deepspeed.comm.get_rank()])\n"
