@@ -19,7 +19,8 @@ and an entry point in the group ``accel_streams.backends`` that names it.
 from __future__ import annotations
 
 import importlib
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from accel_streams._backend import Capabilities, Device, Event, Ordering, Stream, StreamId
@@ -119,8 +120,10 @@ class PrivateUse1Backend:
     def use_stream(self, stream: Stream) -> AbstractContextManager[Any]:
         """Make ``stream`` current inside the ``with`` block."""
         scope = getattr(self.device_module(), "stream", None)
-        # A torch.Stream is itself such a context manager.
-        return cast("AbstractContextManager[Any]", stream if scope is None else scope(stream))
+        if scope is not None:
+            return cast("AbstractContextManager[Any]", scope(stream))
+        # From torch 2.7 on, a torch.Stream is itself such a context manager.
+        return stream if hasattr(stream, "__enter__") else _current(stream)
 
     def new_event(self, *, timing: bool = False) -> Event:
         """Return an event that has not been recorded."""
@@ -195,6 +198,20 @@ class PrivateUse1Backend:
         if isinstance(device, int):
             return torch.device(self.device_type, device)
         return torch.device(device)
+
+
+@contextmanager
+def _current(stream: Stream) -> Iterator[None]:
+    import torch
+
+    # Setting a stream sets its device too: what was current on both devices comes back.
+    former = (torch.accelerator.current_stream(stream.device), torch.accelerator.current_stream())
+    torch.accelerator.set_stream(stream)
+    try:
+        yield
+    finally:
+        for earlier in former:
+            torch.accelerator.set_stream(earlier)
 
 
 def place_taken(device_type: str) -> str | None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from accel_streams import Backend, Ordering, StreamId, load
+from accel_streams.backends import privateuse1
 from accel_streams.backends.cpu_fake import CpuFakeBackend
 from accel_streams.backends.cuda import CudaBackend
 from accel_streams.backends.mlu import MluBackend
@@ -34,8 +35,7 @@ class BareBackend(PrivateUse1Backend):
 @pytest.fixture(params=[CpuFakeBackend, BareBackend])
 def backend(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Give the simulated device, through its own classes and through torch's general ones."""
-    CpuFakeBackend().device_module()
-    torch.accelerator.set_device_index(0)
+    CpuFakeBackend().device_module().set_device(0)
     yield request.param()
     torch.accelerator.synchronize()
 
@@ -114,6 +114,24 @@ def _recorded(backend: Any, stream: Any) -> Any:
     event = backend.new_event()
     backend.record(event, stream)
     return event
+
+
+@needs_simulated_device
+@pytest.mark.timeout(300)
+def test_a_stream_is_made_current_where_torchs_own_is_no_context_manager() -> None:
+    """As up to torch 2.6: the stream and the device of before come back, also on an error."""
+    backend = CpuFakeBackend()
+    module = backend.device_module()
+    module.set_device(0)
+    outer, inner = module.Stream(), module.Stream(1)
+    with backend.use_stream(outer):
+        with pytest.raises(ValueError, match="inside"), privateuse1._current(inner):
+            assert module.current_device() == 1
+            assert module.current_stream() == inner
+            raise ValueError("inside")
+        assert module.current_device() == 0
+        assert module.current_stream() == outer
+        assert module.current_stream(1) == module.default_stream(1)
 
 
 class TestProbe:

@@ -119,7 +119,8 @@ def test_counters_follow_what_is_in_use() -> None:
     base = torch.fake.memory_allocated()
     data = torch.zeros(1 << 18, device="fake")
     assert torch.fake.memory_allocated() - base == 1 << 20
-    assert torch.accelerator.memory_allocated() == torch.fake.memory_allocated()
+    if hasattr(torch.accelerator, "memory_allocated"):  # from torch 2.9 on
+        assert torch.accelerator.memory_allocated() == torch.fake.memory_allocated()
     del data
     assert torch.fake.memory_allocated() == base
     assert torch.fake.max_memory_allocated() >= base + (1 << 20)

@@ -12,6 +12,7 @@ import torch
 from accel_streams import fake
 from accel_streams._errors import FakeDeviceError
 from accel_streams.fake._extension import extension
+from torch_release import TORCH
 
 
 def produced_and_consumed(*, wait: bool) -> torch.Tensor:
@@ -203,6 +204,7 @@ def test_streams_compare_by_what_they_are() -> None:
     assert torch.fake.default_stream(0) != torch.fake.default_stream(1)
 
 
+@pytest.mark.skipif(TORCH < (2, 7), reason="torch.Stream is a context manager from 2.7 on")
 def test_torchs_own_context_manager_works() -> None:
     stream = torch.Stream(device="fake")
     with stream:
@@ -239,6 +241,7 @@ def test_the_virtual_clock_measures_what_runs_side_by_side() -> None:
     assert 5.0 <= start.elapsed_time(end) < 6.0  # milliseconds; one after the other would be 10
 
 
+@pytest.mark.skipif(TORCH < (2, 7), reason="torch.Event looks at it from 2.7 on")
 def test_elapsed_time_of_events_without_timing_is_an_error() -> None:
     first, second = torch.fake.Event(), torch.fake.Event()
     first.record()
