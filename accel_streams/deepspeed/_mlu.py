@@ -1,7 +1,9 @@
 """DeepSpeed's accelerator for MLUs, with what its releases got wrong put right.
 
 Up to 0.19.2 its ``initial_seed`` wants an argument and hands it on to a function that takes none,
-its ``pin_memory`` lacks ``align_bytes``, and its ``create_graph`` returns nothing.
+its ``pin_memory`` lacks ``align_bytes``, and its ``create_graph`` returns nothing. In all of them
+its ``device`` returns a context manager where the engine, and in 0.17.4 the set-up of
+communication, want a device.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ __all__ = ["MLU_Accelerator"]
 
 class MLU_Accelerator(mlu_accelerator.MLU_Accelerator):  # type: ignore[misc]
     """Take every call that DeepSpeed's abstract class takes, of each release."""
+
+    def device(self, device_index: int | None = None) -> torch.device:
+        return torch.device(self.device_name(device_index))
 
     def initial_seed(self) -> int:
         return int(_mlu().initial_seed())

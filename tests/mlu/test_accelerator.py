@@ -48,6 +48,7 @@ def test_is_deepspeeds_with_what_it_lacks(facts: dict[str, Any]) -> None:
         "is DeepSpeed's": True,
         "events are torch_mlu's": True,
         "blocking": True,
+        "device": ["mlu:1", "mlu"],
         "seed": 11,
         "graph": "MLUGraph",
         "pinned": True,

@@ -39,6 +39,7 @@ facts: dict[str, Any] = {
         "events are torch_mlu's": issubclass(ours.Event, mlu.Event)
         and type(backend.new_event()) is ours.Event,
         "blocking": ours.Event(blocking=True).query(),
+        "device": [str(ours.device(1)), str(ours.device())],
         "seed": ours.initial_seed(),
         "graph": type(ours.create_graph()).__name__,
         "pinned": ours.is_pinned(ours.pin_memory(torch.ones(4), 1)),
