@@ -192,27 +192,28 @@ class Bench:
     # Gates.
 
     @contextmanager
-    def gate(self, stream: Stream, *, part: float = 1.0) -> Iterator[Gate]:
+    def gate(self, stream: Stream, *, part: float = 1.0, forget: bool = False) -> Iterator[Gate]:
         """Hold ``stream`` inside the ``with`` block, or until ``release()`` of what it gives.
 
         Of two gates, one that is to open first gets a ``part`` of the time that a gate lasts which
-        opens by itself.
+        opens by itself. With ``forget`` the last reference to the stream is not kept here.
         """
         needs(self.level > Level.NONE, "needs a gate, and a stream of this device can't be held")
         for index in range(min(self.device_count, 2)):
             self._warm_up(index)
         gate = self._gates.close(stream, part)
         timed = self.level is not Level.HOLD
-        opened = self.marker(stream) if timed else None
-        del stream  # A property may want to drop its last reference.
+        opened = self.marker(stream) if timed and forget else None
+        kept = None if forget else stream
+        del stream
         with self._lock:
             self._open.append(gate)
         try:
             yield gate
         finally:
             gate.release()
-            if opened is not None:
-                self.backend.synchronize(opened)  # So that nobody meets a gate that was given up.
+            if timed:  # So that nobody meets a gate that was given up.
+                self.backend.synchronize(self.marker(kept) if opened is None else opened)
 
     @contextmanager
     def gate_if_any(self, stream: Stream) -> Iterator[Gate | None]:

@@ -381,7 +381,7 @@ def stream_dropped(bench: Bench) -> None:
     """Dropping the last reference to a stream neither cancels its work nor waits for it."""
     held = bench.streams(1)
     cell = bench.cell()
-    with bench.gate(held[0]) as gate:
+    with bench.gate(held[0], forget=True) as gate:
         bench.write(held[0], cell, 1.0)
         event = bench.marker(held[0])
         bench.returns(held.clear, gate, "dropping a stream with pending work")

@@ -146,8 +146,9 @@ def test_with_timed_gates_a_missing_wait_fails() -> None:
     assert "was done while the gate was closed" in outcome.detail
 
 
-def test_with_timed_gates_a_wait_that_blocks_the_host_fails() -> None:
-    backend = MUTANTS["wait_blocks_the_host"].make(SleepingBackend())
+@pytest.mark.parametrize("name", ["wait_blocks_the_host", "record_blocks_the_host"])
+def test_with_timed_gates_what_blocks_the_host_fails(name: str) -> None:
+    backend = MUTANTS[name].make(SleepingBackend())
     (outcome,) = check_backend(backend, only=["ORD-14"])
     assert outcome.result is Result.FAILED
     assert "blocked the host" in outcome.detail
