@@ -116,7 +116,15 @@ class GenericAccelerator(StreamsMixin, DeepSpeedAccelerator):  # type: ignore[mi
 
     @property
     def Event(self) -> type:
-        return getattr(self._device_module, "Event", torch.Event)
+        own: type | None = getattr(self._device_module, "Event", None)
+        # torch has one for every device from 2.4 on.
+        found = getattr(torch, "Event", None) if own is None else own
+        if found is None:
+            raise NotImplementedError(
+                f"torch.{self._name} has no Event, and torch {torch.__version__} has none for any "
+                "device. Report this to the authors of the device's torch module."
+            )
+        return found
 
     # -- memory, in bytes --------------------------------------------------------------------------
 

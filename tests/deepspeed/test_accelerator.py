@@ -228,6 +228,14 @@ class TestDevice:
             accelerator.set_rng_state(None, *device)
         assert asked == [()] * 3 + [(3,)] * 3
 
+    def test_events_of_a_torch_that_has_none_for_every_device(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delattr(torch, "Event", raising=False)
+        assert nova(Event=SimpleNamespace).Event is SimpleNamespace
+        with pytest.raises(NotImplementedError, match="has no Event"):
+            _ = nova().Event
+
     def test_graphs_are_refused_instead_of_replaying_nothing(self) -> None:
         accelerator = nova()
         for use in (accelerator.create_graph, lambda: accelerator.capture_to_graph(None)):

@@ -21,7 +21,7 @@ from accel_streams import (
 )
 from accel_streams.deepspeed import _seams, _select, install, on_real_accelerator
 from made_up_plugins import TORCH_NOVA
-from torch_release import IMPORT_FIRST
+from torch_release import IMPORT_FIRST, needs_torch_entry_points
 
 Source = Callable[..., str]
 Python = Callable[..., subprocess.CompletedProcess[str]]
@@ -296,6 +296,7 @@ class TestRealDeepSpeed:
         assert "GenericAccelerator nova" in done.stdout
 
     @pytest.mark.once
+    @needs_torch_entry_points  # the launcher's own processes import DeepSpeed, and nothing of ours
     def test_the_launcher_counts_the_devices_and_passes_the_choice_on(
         self, python: Python, vendor: Path, tmp_path: Path
     ) -> None:
