@@ -115,7 +115,7 @@ class TestCompiler:
         compiler = tmp_path / "c++"
         compiler.write_text(
             "#!/bin/sh\n"
-            'case "$*" in *version*) echo "c++ (made up) 13.0.0"; exit;; esac\n'
+            'case "$*" in *version*|-v) echo "c++ (made up) 13.0.0"; exit;; esac\n'
             "echo 'x.cpp:1:1: fatal error: made up' >&2\n"
             "exit 1\n"
         )

@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "../torch/compat.h"
 #include "../torch/glue.h"
 
 namespace py = pybind11;
@@ -131,8 +132,8 @@ class Communicator final : public c10d::Backend {
       : c10d::Backend(rank, size), transport_(std::move(transport)), label_(std::move(label)) {}
 
   const std::string getBackendName() const override { return "fccl"; }
-  bool supportsCoalescing() const override { return true; }
-  void setTimeout(std::chrono::milliseconds timeout) override { transport_->setTimeout(timeout); }
+  bool supportsCoalescing() const /* new in 2.7 */ { return true; }
+  void setTimeout(std::chrono::milliseconds timeout) /* new in 2.7 */ { set_timeout(*transport_, timeout, 0); }
   void setSequenceNumberForGroup() override { transport_->setSequenceNumberForGroup(); }
   std::uint64_t getSequenceNumberForGroup() override { return transport_->getSequenceNumberForGroup(); }
 

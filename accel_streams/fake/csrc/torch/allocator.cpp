@@ -15,6 +15,9 @@
 #if FAKE_HAS_DEVICE_ALLOCATOR
 #include <c10/core/CachingDeviceAllocator.h>
 #endif
+#if FAKE_REGISTERS_GENERATOR
+#include <ATen/core/GeneratorForPrivateuseone.h>
+#endif
 
 namespace accel_streams::fake {
 namespace {
@@ -130,19 +133,24 @@ const std::vector<at::Generator>& generators() {
   return *all;
 }
 
+at::Generator new_generator(c10::DeviceIndex index) {
+  return at::make_generator<FakeGenerator>(index < 0 ? static_cast<c10::DeviceIndex>(current_device()) : index);
+}
+#if FAKE_REGISTERS_GENERATOR
+REGISTER_GENERATOR_PRIVATEUSE1(new_generator)
+#endif
+
 struct Hooks final : public at::PrivateUse1HooksInterface {
   void init() const override {}
-  bool isBuilt() const override { return true; }
-  bool isAvailable() const override { return true; }
+  bool isBuilt() const /* new in 2.7 */ { return true; }
+  bool isAvailable() const /* new in 2.7 */ { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
     const int device = index < 0 ? current_device() : index;
     check_device_index(device);
     return generators()[static_cast<std::size_t>(device)];
   }
-  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
-    return at::make_generator<FakeGenerator>(index < 0 ? static_cast<c10::DeviceIndex>(current_device()) : index);
-  }
+  at::Generator getNewGenerator(c10::DeviceIndex index) const override { return new_generator(index); }
   at::Device getDeviceFromPtr(void*) const override {
     return c10::Device(kFake, static_cast<c10::DeviceIndex>(current_device()));
   }

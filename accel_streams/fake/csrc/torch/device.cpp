@@ -91,7 +91,9 @@ struct GuardImpl final : public c10::impl::DeviceGuardImplInterface {
     return static_cast<c10::DeviceIndex>(device_count());
   }
 
-  c10::Stream getStream(c10::Device device) const override { return to_torch(current_stream(index_of(device))); }
+  c10::Stream getStream(c10::Device device) const noexcept(kStreamsAreNoexcept) override {
+    return to_torch(current_stream(index_of(device)));
+  }
   c10::Stream getDefaultStream(c10::Device device) const override { return to_torch({index_of(device), 0}); }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool high_priority) const override {
     return getNewStream(device, high_priority ? -1 : 0);
@@ -107,7 +109,7 @@ struct GuardImpl final : public c10::impl::DeviceGuardImplInterface {
     }
     return to_torch(key);
   }
-  c10::Stream exchangeStream(c10::Stream stream) const override {
+  c10::Stream exchangeStream(c10::Stream stream) const noexcept(kStreamsAreNoexcept) override {
     const StreamKey key = from_torch(stream);
     TORCH_CHECK(Runtime::instance().exists(key), "no stream with id ", key.id, " exists on fake:", key.device,
                 "; create streams with torch.Stream(device='fake')");

@@ -1,8 +1,10 @@
 // Every operator without a kernel of its own: queue torch's CPU kernel over the device's memory.
 #include <ATen/CPUGeneratorImpl.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
 #include <cstring>
+#include <memory>
 
 #include "arguments.h"
 #include "glue.h"
@@ -265,6 +267,15 @@ void convolution_backward(const c10::OperatorHandle&, c10::Stack* stack) {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+
+// Collectives and other operators that are not aten's need one for autograd's key too. Newer torch has it.
+const torch::Library* const kAutogradFallback = []() -> const torch::Library* {
+  constexpr c10::DispatchKey key = c10::DispatchKey::AutogradPrivateUse1;
+  if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)) return nullptr;
+  auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+  library->fallback(torch::autograd::basicAutogradNotImplementedFallback());
+  return library.release();  // leaked: its end would take the fallback away
+}();
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   // torch would decompose these for a device from outside; the CPU's own kernels are one operation each.
