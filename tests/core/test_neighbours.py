@@ -120,13 +120,17 @@ class TestExceptions:
         self, plugins: Plugins, backend_source: Source, probing: bool
     ) -> None:
         """Ctrl-C while a backend is being loaded ends the program, as anywhere."""
+        # A job in the background of a shell is started with it ignored.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         interrupt = "__import__('signal').raise_signal(2)"
         source = backend_source("slow", probe=interrupt)
         plugins.add("slow", source if probing else f"{interrupt}\n")
         (info,) = infos_of(plugins)
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        with pytest.raises(KeyboardInterrupt):
-            _registry.probe(info)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                _registry.probe(info)
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def test_list_and_doctor_go_on(self, plugins: Plugins, backend_source: Source) -> None:
         plugins.add("bad", "raise KeyboardInterrupt")

@@ -81,7 +81,8 @@ def test_the_check_is_green(on_the_path: dict[str, str]) -> None:
     pytest.importorskip("deepspeed")
     (step,) = STEPS["check"]
     printed = run(f"'{sys.executable}' -m {words(step)}", ROOT, **on_the_path)
-    assert re.search(r"^nova: \d+ passed, \d+ unverified ", printed, re.MULTILINE), printed
+    # What can't be found out with the installed torch is told behind it; a failure is a status.
+    assert re.search(r"^nova: \d+ passed\b", printed, re.MULTILINE), printed
 
 
 def words(step: str) -> str:
