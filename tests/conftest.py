@@ -30,12 +30,21 @@ settings.register_profile(
 settings.load_profile("accel_streams")
 
 
-@pytest.fixture(autouse=True)
-def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the developer's own settings out of the tests."""
+def _forget_settings() -> None:
     for name in list(os.environ):
         if name == "DS_ACCELERATOR" or name.startswith("ACCEL_STREAMS_"):
-            monkeypatch.delenv(name)
+            del os.environ[name]
+
+
+# The developer's own, before any fixture of a module or of the session starts a process.
+_forget_settings()
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Take away what a test has set, by ``install()`` for one; ``monkeypatch`` comes after it."""
+    yield
+    _forget_settings()
 
 
 @pytest.fixture(scope="session")
