@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from checkout import commit
 from deepspeed_releases import default_folder, environment, overlay
 
 from accel_streams.explore import version_of
@@ -222,18 +223,6 @@ FIGURES = {
     "matrix": Figure("Whole matrix", "under 45 minutes", "tox run -m matrix", minutes(45)),
 }
 LONG = ("tox", "matrix")
-
-
-def commit() -> str:
-    """Return the commit that is checked out, marked if something was changed since."""
-    told = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    return told.stdout.strip() or "unknown"
 
 
 def main() -> int:

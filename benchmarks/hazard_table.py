@@ -17,6 +17,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from checkout import commit
 from deepspeed_releases import MATRIX, default_folder, environment, overlay
 
 from accel_streams.explore import version_of
@@ -65,7 +66,7 @@ def measure_installed(only: list[str] | None, schedules: list[str] | None) -> in
     results = measure(
         hazards=only,
         schedules=schedules,
-        commit=commit(),
+        commit=commit("accel_streams/deepspeed"),
         progress=lambda line: print(line, flush=True),
     )
     path = results.save(RESULTS) if only is None else merged(results).save(RESULTS)
@@ -86,22 +87,6 @@ def merged(new: ReleaseResults) -> ReleaseResults:
     both = {**old.hazards, **new.hazards}
     ordered = {hazard: both[hazard] for hazard in HAZARDS if hazard in both}
     return replace(new, hazards=ordered)
-
-
-def commit() -> str:
-    """Return the commit of this tree, with a + if files of the package differ from it."""
-    folder = str(ROOT)
-    head = subprocess.run(
-        ["git", "-C", folder, "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
-    clean = subprocess.run(
-        ["git", "-C", folder, "diff", "--quiet", "HEAD", "--", "accel_streams/deepspeed"],
-        check=False,
-    )
-    return f"{head}+" if head and clean.returncode else head or "unknown"
 
 
 if __name__ == "__main__":

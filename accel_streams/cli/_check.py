@@ -157,19 +157,7 @@ def _broken(name: str, ids: Sequence[str] | None, options: Options) -> Matrix:
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[Task, Any], None]]:
     """Yield a function to call after each property; a bar on a terminal, silence in a pipe."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    )
-    with bar:
+    with _runs.counting_bar() as bar:
         task = bar.add_task("properties", total=total)
 
         def finished(checked: Task, _: Any) -> None:

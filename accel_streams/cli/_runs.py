@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_logs",
+    "counting_bar",
     "ending_cleanly",
     "made_folder",
     "output_console",
@@ -98,20 +106,24 @@ def ending_cleanly() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-@contextmanager
-def progress(total: int) -> Iterator[Callable[[RunResult], None]]:
-    """Yield a function to call after each run; a bar on a terminal, silence in a pipe."""
+def counting_bar(*more: ProgressColumn) -> Progress:
+    """Return a bar that says how many are done, and has `more` columns; nothing in a pipe."""
     console = Console(stderr=True)
-    bar = Progress(
+    return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TimeElapsedColumn(),
+        *more,
         console=console,
         disable=not console.is_terminal,
         transient=True,
     )
-    with bar:
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Callable[[RunResult], None]]:
+    """Yield a function to call after each run; a bar on a terminal, silence in a pipe."""
+    with counting_bar(TimeElapsedColumn()) as bar:
         task = bar.add_task("runs", total=total)
 
         def finished(result: RunResult) -> None:

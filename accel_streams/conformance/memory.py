@@ -84,11 +84,7 @@ def view(bench: Bench) -> None:
 @checks("MEM-04", "released", gate=True)
 def released(bench: Bench) -> None:
     """Memory that was kept alive for a stream is handed out again once that stream is done."""
-    a, b = bench.streams(2)
-    _require_reuse(bench, a)
-    block = _block(bench, a, 1.0)
-    bench.backend.wait(b, bench.marker(a))
-    target = bench.cell()
+    a, b, block, target = _block_for_another(bench)
     with bench.gate(b) as gate:
         bench.copy(b, block[:_USED], target)
         done = bench.marker(b)
@@ -106,11 +102,7 @@ def released(bench: Bench) -> None:
 @checks("MEM-05", "owner_waits", gate=True)
 def owner_waits(bench: Bench) -> None:
     """Where the owner's stream has waited for a reader, its memory may be freed and used again."""
-    a, b = bench.streams(2)
-    _require_reuse(bench, a)
-    target = bench.cell()
-    block = _block(bench, a, 1.0)
-    bench.backend.wait(b, bench.marker(a))
+    a, b, block, target = _block_for_another(bench)
     with bench.gate(b) as gate:
         bench.copy(b, block[:_USED], target)
         bench.backend.wait(a, bench.marker(b))
@@ -179,12 +171,18 @@ def pinned(bench: Bench) -> None:
 # Helpers.
 
 
-def _is_not_reused(bench: Bench, record: Record) -> None:
+def _block_for_another(bench: Bench) -> tuple[Stream, Stream, torch.Tensor, torch.Tensor]:
+    """Return two streams, a block of the first that the second may read, and a cell to copy to."""
     a, b = bench.streams(2)
     _require_reuse(bench, a)
     target = bench.cell()
     block = _block(bench, a, 1.0)
     bench.backend.wait(b, bench.marker(a))
+    return a, b, block, target
+
+
+def _is_not_reused(bench: Bench, record: Record) -> None:
+    a, b, block, target = _block_for_another(bench)
     with bench.gate(b) as gate:
         bench.copy(b, block[:_USED], target)
         record(bench, block, b)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import configparser
 import re
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from source_tree import ROOT, copy_of_the_sources
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +60,7 @@ def test_the_workflow_runs_the_environments_of_the_matrix() -> None:
 
 
 def test_the_wheel_holds_everything(tmp_path: Path) -> None:
-    # From a copy: a build leaves files behind, and takes up what an earlier one has left.
-    source = tmp_path / "source"
-    source.mkdir()
-    for name in ("accel_streams", "backends"):
-        shutil.copytree(ROOT / name, source / name, symlinks=True)
-    for name in ("setup.cfg", "pyproject.toml", "LICENSE", "README.md"):
-        shutil.copy(ROOT / name, source / name)
+    source = copy_of_the_sources(tmp_path / "source")
     subprocess.run(
         [
             *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"),

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from source_tree import ROOT, copy_of_the_sources
+
 EXAMPLE = ROOT / "examples" / "vendor"
 PAGE = (ROOT / "docs" / "vendors.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```\n", PAGE, re.DOTALL))
@@ -125,12 +126,7 @@ def test_the_page_can_be_followed_in_an_empty_folder(tmp_path: Path) -> None:
     launcher = python.with_name("deepspeed")
     launcher.write_text(f"#!{python}\nfrom deepspeed.launcher.runner import main\nmain()\n")
     launcher.chmod(0o755)
-    source = tmp_path / "accel_streams"
-    source.mkdir()
-    for name in ("accel_streams", "backends"):
-        shutil.copytree(ROOT / name, source / name, symlinks=True)
-    for name in ("setup.cfg", "pyproject.toml", "LICENSE", "README.md"):
-        shutil.copy(ROOT / name, source / name)
+    source = copy_of_the_sources(tmp_path / "accel_streams")
     environment = {**OFFLINE, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
     run("python -m pip install --quiet --no-deps --ignore-installed .", source, **environment)
 
