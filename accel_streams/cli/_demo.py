@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Optional
 
 import typer
 
@@ -24,15 +24,47 @@ def demo(
     ] = Path("accel-streams-demo"),
     json_file: JsonFile = None,
     schedules: Annotated[
-        str, typer.Option(help="Comma list; seeded ones as name:seed. In-order always runs.")
-    ] = "in-order,fifo,lifo,mru,lazy,priority:0",
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            help="On the simulated device: a comma list, seeded ones as name:seed. In-order always "
+            "runs. By default in-order,fifo,lifo,mru,lazy,priority:0.",
+            show_default=False,
+        ),
+    ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Training steps of each run.")] = 20,
-    ranks: Annotated[int, typer.Option(min=1, help="Ranks, as processes on this machine.")] = 2,
+    ranks: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(
+            min=1,
+            help="Ranks, as processes on this machine: by default 2, or 1 where there is one GPU.",
+            show_default=False,
+        ),
+    ] = None,
     layers: Annotated[int, typer.Option(min=1, help="Layers of the GPT.")] = 8,
     variants: Annotated[
         str, typer.Option(help="Comma list of deepspeed (as it ships) and accel_streams.")
     ] = "deepspeed,accel_streams",
-    backend: Annotated[str, typer.Option(help="The device: cpu_fake.")] = "cpu_fake",
+    backend: Annotated[
+        str, typer.Option(help="The device: cpu_fake, the simulated one, or cuda.")
+    ] = "cpu_fake",
+    tries: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(
+            "--runs",
+            min=1,
+            help="On cuda: how many runs of each variant besides the one in which the host waits "
+            "for each kernel, by default 3.",
+            show_default=False,
+        ),
+    ] = None,
+    delay: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="On cuda: hold the reductions up by so many milliseconds at each gradient, to "
+            "show the worst case.",
+        ),
+    ] = 0.0,
     timeout: Annotated[
         float, typer.Option(min=1, help="Seconds after which one run counts as hung.")
     ] = 300.0,
@@ -41,35 +73,40 @@ def demo(
     """Show that DeepSpeed's ZeRO-2 trains wrong parameters, and that this package mends it.
 
     Trains a small GPT on the Python standard library's sources, the step running under one stream
-    of the user's, as DeepSpeed ships and with accel_streams, each under several schedules of the
-    simulated device. Prints a table, what went wrong and which wait is missing; writes a picture of
-    the streams and a trace for https://ui.perfetto.dev. Exit status: 0 if DeepSpeed is shown wrong
-    and accel_streams right, 1 if not, 2 for wrong usage.
+    of the user's, as DeepSpeed ships and with accel_streams: each under several schedules of the
+    simulated device; on GPUs several times, with no delay unless asked for, and once with the host
+    waiting for each kernel, which is the truth. Prints a table, what went wrong and which wait is
+    missing; writes a picture of the streams and a trace for https://ui.perfetto.dev. Exit status: 0
+    if DeepSpeed is shown wrong and accel_streams right, 1 if not, 2 for wrong usage.
 
     \b
-    Example:
+    Examples:
       accel-streams demo --output demo --schedules fifo,lifo,priority:3
+      accel-streams demo --backend cuda --runs 5
     """  # noqa: D301  (click wants the backspace itself)
-    if backend.replace("-", "_") != "cpu_fake":
+    name = backend.replace("-", "_")
+    if name not in ("cpu_fake", "cuda"):
         raise typer.BadParameter(
-            f"{backend!r} is not supported yet: the demo chooses the order in which the device "
-            "runs its work, which only the simulated device, cpu_fake, allows",
+            f"{backend!r} is not supported: the demo needs a device whose schedule can be chosen, "
+            "cpu_fake, or on which kernels can be made to block, cuda. For any other one there is: "
+            f"accel-streams races --backend {backend} SCRIPT",
             param_hint="--backend",
         )
     from accel_streams import explore as exploring
+    from accel_streams.cli import _demo_setting
     from accel_streams.cli._demo_files import KEPT_RECORDS_PER_LAYER, write_trace_files
     from accel_streams.cli._demo_verdict import Figures, judge
 
-    planned = _runs.parsed("--schedules", lambda: exploring.parse_schedules(_runs.words(schedules)))
     chosen = _runs.parsed("--variants", lambda: exploring.variants_named(_runs.words(variants)))
-    missing = [name for name in ("torch", "deepspeed", "matplotlib") if find_spec(name) is None]
-    if missing:
-        raise exploring.StartError(
-            f"the demo needs {' and '.join(missing)}, not installed in this environment; "
-            'install everything it needs with: python -m pip install "accel-streams[demo]"'
-        )
+    _demo_setting.require_modules(("torch", "deepspeed", "matplotlib"))
+    if name == "cuda":
+        setting = _demo_setting.on_cuda(schedules, ranks, tries, delay)
+    else:
+        setting = _demo_setting.on_the_simulated_device(schedules, ranks, tries, delay, device)
+    if setting.fresh:
+        os.environ["DS_ACCELERATOR"] = f"accel_streams:{setting.backend}"
     keep = {"deepspeed": KEPT_RECORDS_PER_LAYER * max(8, layers)}
-    arguments = ("--steps", str(steps), "--layers", str(layers))
+    arguments = ("--steps", str(steps), "--layers", str(layers), *setting.arguments)
     script = exploring.Script(exploring.DEMO_SCRIPT, arguments)
     ours = next((variant for variant in chosen if variant.name == "accel_streams"), None)
     _runs.made_folder(output, "--output")
@@ -78,9 +115,13 @@ def demo(
     with (
         _runs.ending_cleanly(),
         exploring.Runner(
-            ranks=ranks, device=device or exploring.FAKE_DEVICE, timeout_s=timeout
+            ranks=setting.ranks,
+            device=setting.device,
+            timeout_s=timeout,
+            jobs=setting.jobs,
+            fresh=setting.fresh,
         ) as runner,
-        _runs.progress(len(chosen) * len(planned) + (ours is not None)) as finished,
+        _runs.progress(len(chosen) * len(setting.schedules) + (ours is not None)) as finished,
     ):
         ready = time.monotonic()
         runs: list[exploring.RunResult] = []
@@ -92,9 +133,9 @@ def demo(
         alone = None
         if ours is not None:
             single = exploring.Script(exploring.DEMO_SCRIPT, (*arguments, "--single-stream"))
-            alone = runner.run(exploring.Run(single, ours, exploring.IN_ORDER), done)
+            alone = runner.run(exploring.Run(single, ours, setting.schedules[0]), done)
         summaries = exploring.compare(
-            runner, script, chosen, planned, keep_records=keep, finished=done
+            runner, script, chosen, setting.schedules, keep_records=keep, finished=done
         )
         for summary in summaries:
             if summary.name == "deepspeed":
@@ -104,7 +145,7 @@ def demo(
     document = exploring.document(
         summaries,
         backend=runner.backend,
-        ranks=ranks,
+        ranks=setting.ranks,
         single_stream=None if alone is None else alone.to_json(),
         holds=verdict.holds,
         figures=figures.to_json(),

@@ -18,8 +18,9 @@ KEPT_RECORDS_PER_LAYER = 5_000
 def write_trace_files(folder: Path, summary: VariantSummary) -> list[Path]:
     """Write the timeline and the trace of the run that shows best what went wrong.
 
-    That is one that ended with other parameters than in-order, else the in-order run, and of its
-    ranks the first one with a race. Return the files; none if no race was kept.
+    Of those that were looked at for races, that is one that ended with other parameters than the
+    first, else the first, and of its ranks the first one with a race. Return the files; none if no
+    race was kept.
     """
     told = main_race(summary.races)
     rank = _most_telling(summary)
@@ -44,6 +45,7 @@ def write_trace_files(folder: Path, summary: VariantSummary) -> list[Path]:
 
 
 def _most_telling(summary: VariantSummary) -> RankResult:
-    different = [run for run in summary.runs if not summary.agrees(run)]
-    run = (different or summary.runs)[0]
+    checked = [run for run in summary.runs if run.run.check]
+    different = [run for run in checked if not summary.agrees(run)]
+    run = (different or checked)[0]
     return next((rank for rank in run.ranks if rank.races), run.ranks[0])

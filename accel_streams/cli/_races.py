@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 _FAKE = "cpu_fake"
+_WATCHED_FAKE_DEVICE = "accel_streams.explore._watched:WatchedFakeDevice"
 # Enough for some steps of a small model. What a picture shows is the surroundings of one race.
 _KEPT_RECORDS = 200_000
 
@@ -137,12 +138,12 @@ def _watch(
     # This command reports; the processes need not, too.
     os.environ.pop("ACCEL_STREAMS_RACES", None)
     os.environ["DS_ACCELERATOR"] = f"accel_streams:{name}"
-    kind = "WatchedFakeDevice" if simulated else "RealDevice"
+    kind = _WATCHED_FAKE_DEVICE if simulated else exploring.REAL_DEVICE
     with (
         _runs.ending_cleanly(),
         exploring.Runner(
             ranks=ranks,
-            device=device or f"accel_streams.explore._watched:{kind}",
+            device=device or kind,
             timeout_s=timeout,
             fresh=not simulated,
             logs=logs,

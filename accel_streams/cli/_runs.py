@@ -135,13 +135,13 @@ def progress(total: int) -> Iterator[Callable[[RunResult], None]]:
 
 
 def run_table(summaries: Sequence[VariantSummary]) -> Table:
-    """Return one row a run: what it ended with, and whether that is what in-order ended with."""
+    """Return one row a run: what it ended with, and whether that is what the first ended with."""
     plain = not sys.stdout.isatty()
     table = Table(box=box.ASCII2 if plain else box.SIMPLE_HEAD)
     for name in ("variant", "schedule"):
         table.add_column(name, no_wrap=True)
     table.add_column("parameters", no_wrap=True)
-    table.add_column("as in-order")
+    table.add_column(f"as {summaries[0].reference.run.schedule}")
     for name in ("last loss", "skipped", "races", "seconds"):
         table.add_column(name, justify="right", no_wrap=True)
     for summary in summaries:
@@ -155,7 +155,7 @@ def run_table(summaries: Sequence[VariantSummary]) -> Table:
                 Text("equal" if agrees else "DIFFERENT", "" if agrees else "bold red"),
                 f"{run.losses[-1]:.6f}" if run.losses else "-",
                 str(run.skipped_steps),
-                Text(str(races), "bold red" if races else ""),
+                Text(str(races) if run.run.check else "-", "bold red" if races else ""),
                 f"{run.wall_s:.1f}",
             )
         table.add_section()

@@ -7,12 +7,14 @@ from pathlib import Path
 from ._compare import compare, document, version_of
 from ._failures import ExploreError, NotDeterministicError, RunFailedError, StartError
 from ._plan import (
+    BLOCKING,
     IN_ORDER,
     VARIANTS,
     Run,
     Schedule,
     Script,
     Variant,
+    free_runs,
     parse_schedules,
     plan_schedules,
     variants_named,
@@ -26,10 +28,15 @@ from ._systematic import explore_all, replay
 DEMO_SCRIPT = str(Path(__file__).with_name("demo_train.py"))
 """The training script of ``accel-streams demo``."""
 
+REAL_DEVICE = f"{__name__}._watched:RealDevice"
+"""The device of the backend that ``DS_ACCELERATOR`` names, for a `Runner`."""
+
 __all__ = [
+    "BLOCKING",
     "DEMO_SCRIPT",
     "FAKE_DEVICE",
     "IN_ORDER",
+    "REAL_DEVICE",
     "VARIANTS",
     "Exploration",
     "ExploreError",
@@ -48,6 +55,7 @@ __all__ = [
     "compare",
     "document",
     "explore_all",
+    "free_runs",
     "parse_schedules",
     "plan_schedules",
     "replay",

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ._failures import NotDeterministicError
-from ._plan import IN_ORDER, Run, Schedule, Script, Variant
+from ._plan import BLOCKING, IN_ORDER, Run, Schedule, Script, Variant
 from ._results import RunResult, VariantSummary
 from ._runner import Runner
 
@@ -28,15 +28,24 @@ def compare(
 ) -> list[VariantSummary]:
     """Run everything and return one summary a variant; `finished` is called after every run.
 
-    `schedules` starts with the in-order one. Where a schedule ends with another digest, the
-    in-order run is repeated, because the difference means something only if that one agrees with
-    itself: NotDeterministicError otherwise. `keep_records` says for which variants the first so
-    many trace records of every rank are kept.
+    `schedules` starts with the in-order one, on a real device with the blocking one. Where a
+    schedule ends with another digest, that first run is repeated, because the difference means
+    something only if it agrees with itself: NotDeterministicError otherwise. `keep_records` says
+    for which variants the first so many trace records of every rank are kept.
     """
-    if not schedules or schedules[0] != IN_ORDER:
-        raise ValueError("the first schedule must be in-order: the others are compared with it")
+    if not schedules or schedules[0] not in (IN_ORDER, BLOCKING):
+        raise ValueError(
+            "the first schedule must be in-order, or on a real device blocking: the others are "
+            "compared with it"
+        )
     runs = [
-        Run(script, variant, schedule, keep_records=keep_records.get(variant.name, 0))
+        Run(
+            script,
+            variant,
+            schedule,
+            keep_records=keep_records.get(variant.name, 0) if schedule.checked else 0,
+            check=schedule.checked,
+        )
         for variant in variants
         for schedule in schedules
     ]
@@ -49,7 +58,7 @@ def compare(
     for summary, again in zip(doubtful, runner.run_all(repeats, finished), strict=True):
         if not summary.agrees(again):
             raise NotDeterministicError(
-                f"{script} is not deterministic: two in-order runs of variant {summary.name} "
+                f"{script} is not deterministic: two {schedules[0]} runs of variant {summary.name} "
                 "ended with different parameters, so a difference between schedules would mean "
                 "nothing. Seed every random number generator, and take nothing from the clock, "
                 "from process ids or from the operating system's entropy."

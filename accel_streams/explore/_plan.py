@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from accel_streams._settings import SCHEDULES, is_delays
 
 __all__ = [
+    "BLOCKING",
     "DETERMINISTIC_SCHEDULES",
     "IN_ORDER",
     "SEEDED_SCHEDULES",
@@ -17,6 +18,7 @@ __all__ = [
     "Schedule",
     "Script",
     "Variant",
+    "free_runs",
     "parse_schedules",
     "plan_schedules",
     "variants_named",
@@ -24,15 +26,17 @@ __all__ = [
 
 # A seed changes what these do.
 SEEDED_SCHEDULES = ("priority", "random")
+_BLOCKING, _FREE = "blocking", "free"
 DETERMINISTIC_SCHEDULES = tuple(name for name in SCHEDULES if name not in SEEDED_SCHEDULES)
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Name an order in which the simulated device runs queued work.
+    """Name an order in which a device runs queued work.
 
-    `name` is one of the schedules of `accel_streams.fake`, or a list of delays (`_delays`); `seed`
-    matters to the seeded ones only.
+    For the simulated device `name` is one of the schedules of `accel_streams.fake`, or a list of
+    delays (`_delays`); `seed` matters to the seeded ones only. A real device has its own way: it is
+    ``blocking``, where the host waits for each operation, or ``free``, with the number of the run.
     """
 
     name: str
@@ -56,8 +60,20 @@ class Schedule:
         return cls(name, int(match[2] or 0))
 
     @property
+    def real(self) -> bool:
+        """Tell whether this is the way of a real device, which nobody chooses."""
+        return self.name in (_BLOCKING, _FREE)
+
+    @property
+    def checked(self) -> bool:
+        """Tell whether to look for races: looking makes the host slow, and a free run another."""
+        return self.name != _FREE
+
+    @property
     def environment(self) -> dict[str, str]:
         """Give the variables that make a plain ``python train.py`` use this schedule."""
+        if self.real:
+            return {"CUDA_LAUNCH_BLOCKING": "1" if self == BLOCKING else "0"}
         return {"ACCEL_STREAMS_SCHEDULE": self.name, "ACCEL_STREAMS_SEED": str(self.seed)}
 
     @property
@@ -65,16 +81,19 @@ class Schedule:
         """Spell this schedule as assignments to put before a command."""
         names = (
             self.environment
-            if self.name in SEEDED_SCHEDULES
+            if self.real or self.name in SEEDED_SCHEDULES
             else {"ACCEL_STREAMS_SCHEDULE": self.name}
         )
         return " ".join(f"{name}={value}" for name, value in names.items())
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.seed}" if self.name in SEEDED_SCHEDULES else self.name
+        numbered = (*SEEDED_SCHEDULES, _FREE)
+        return f"{self.name}:{self.seed}" if self.name in numbered else self.name
 
 
 IN_ORDER = Schedule("in-order")
+BLOCKING = Schedule(_BLOCKING)
+"""On a real device no two operations overlap then: what the free runs are compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +170,11 @@ def plan_schedules(count: int, seed: int = 0) -> tuple[Schedule, ...]:
         name = "random" if index % 3 == 2 else "priority"
         schedules.append(Schedule(name, seed + index))
     return tuple(schedules)
+
+
+def free_runs(count: int) -> tuple[Schedule, ...]:
+    """List `count` runs of a real device, after the blocking one."""
+    return (BLOCKING, *(Schedule(_FREE, number) for number in range(1, count + 1)))
 
 
 def parse_schedules(texts: Iterable[str]) -> tuple[Schedule, ...]:

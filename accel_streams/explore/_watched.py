@@ -36,9 +36,11 @@ class _Watched:
         return choose_source(self._device_type())
 
     def begin(self, schedule: Schedule, *, check: bool, keep_records: int) -> None:
-        """Start to watch; called in the process that runs the script."""
+        """Start to watch if asked to; called in the process that runs the script."""
         from accel_streams.races._watch import Watch
 
+        if not check and not keep_records:
+            return
         self._keep = keep_records
         self._watch = Watch(self._source(), keep_records=keep_records)
         self._watch.start()
@@ -50,6 +52,8 @@ class _Watched:
         from accel_streams.races import TraceHeader, save_trace
 
         synchronize_all(self._device_type())
+        if self._watch is None:
+            return DeviceReport()
         watch, self._watch = self._watch, None
         watch.stop()
         races = [race.to_json() for race in watch.races]

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 VOCABULARY = 256  # the tokens are bytes
 TEXT_BYTES = 1 << 20
+CYCLES_A_MS = 1_700_000  # of a GPU's clock, about
 
 
 class Attention(nn.Module):
@@ -94,6 +95,30 @@ def read_text() -> Tensor:
     return torch.frombuffer(text[:TEXT_BYTES], dtype=torch.uint8).long()
 
 
+def run_half_of_the_hooks_on_the_stream_of_the_step(model: nn.Module) -> None:
+    """Let go of the views that keep gradient hooks on the stream of ``deepspeed.initialize()``.
+
+    DeepSpeed keeps such a view of each parameter in the partition of the rank: with one rank of all
+    of them, so that all hooks run on one stream. The last of two ranks has the last half.
+    """
+    parameters = list(model.parameters())
+    for parameter in parameters[: len(parameters) // 2]:
+        mapping = getattr(parameter, "_hp_mapping", None)
+        if mapping is not None:
+            mapping.lp_fragment = mapping.lp_fragment.detach()
+
+
+def hold_up_reductions(model: nn.Module, stream: torch.Stream, delay_ms: float) -> None:
+    """Let the reduction stream idle at each gradient, as behind a slow network."""
+
+    def hold_up(parameter: nn.Parameter) -> None:
+        with get_accelerator().stream(stream):
+            torch.cuda._sleep(int(delay_ms * CYCLES_A_MS))  # type: ignore[no-untyped-call]
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(hold_up)  # type: ignore[no-untyped-call]
+
+
 def main() -> None:
     """Train as the command line says, and print the losses of rank 0."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -105,12 +130,27 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--flushes", type=int, default=8, help="at least so many a backward")
     parser.add_argument("--single-stream", action="store_true", help="use the default stream only")
+    parser.add_argument("--deterministic", action="store_true", help="the same bits every time")
+    parser.add_argument(
+        "--two-producers",
+        action="store_true",
+        help="with one rank: run half of the gradient hooks on the stream of the step, as two do",
+    )
+    parser.add_argument(
+        "--delay",
+        type=float,
+        default=0.0,
+        help="on CUDA: hold the reductions up by so many ms at each gradient",
+    )
     parser.add_argument("--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", "0")))
     options = parser.parse_args()
 
     accelerator = get_accelerator()
     accelerator.set_device(options.local_rank)
     device = torch.device(accelerator.current_device_name())
+    if options.deterministic:
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cuda.enable_mem_efficient_sdp(False)  # Its backward adds in any order.
     torch.manual_seed(0)
     model = GPT(options.layers, options.width, options.heads, options.sequence).to(device)
 
@@ -132,8 +172,14 @@ def main() -> None:
                 "reduce_bucket_size": bucket,
             },
             "steps_per_print": 1 << 30,
+            # It makes the host wait for the device twice a step.
+            "timers": {"throughput": {"enabled": False}},
         },
     )
+    if options.two_producers:
+        run_half_of_the_hooks_on_the_stream_of_the_step(model)
+    if options.delay:
+        hold_up_reductions(model, engine.optimizer.reduction_stream, options.delay)
 
     text = read_text()
     generator = torch.Generator().manual_seed(1 + engine.global_rank)

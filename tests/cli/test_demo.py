@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from packaging.version import Version
 
+from accel_streams.cli._demo_files import write_trace_files
 from accel_streams.cli._demo_verdict import Figures, judge, main_race
 from accel_streams.explore import (
+    BLOCKING,
     DEMO_SCRIPT,
     IN_ORDER,
+    REAL_DEVICE,
     VARIANTS,
     RankResult,
     Run,
@@ -24,6 +28,8 @@ from accel_streams.explore import (
     Schedule,
     Script,
     VariantSummary,
+    compare,
+    free_runs,
 )
 
 DEEPSPEED, OURS = VARIANTS
@@ -111,6 +117,30 @@ def test_every_flaw_of_ours_is_told(ours: VariantSummary, alone: str, complaint:
     assert complaint in verdict.sentences[-1]
 
 
+def real(name: str, digests: str) -> VariantSummary:
+    runs = [result(schedule, each) for schedule, each in zip(free_runs(2), digests, strict=True)]
+    return VariantSummary(name, runs)
+
+
+def test_a_real_device_is_wrong_where_free_runs_differ_from_the_blocking_one() -> None:
+    shipped = real("deepspeed", "dde")
+    shipped.runs[0] = result(BLOCKING, "d", races=[race("the copy must wait")])
+    verdict = judge([shipped, real("accel_streams", "ddd")], result(BLOCKING))
+    assert verdict.holds
+    text = " ".join(verdict.sentences)
+    assert "1 of 2 free runs ended with other parameters than the one in which the host" in text
+    assert "With accel_streams all 3 runs ended with equal parameters" in text
+    for wrong_ones in (real("deepspeed", "ddd"), real("deepspeed", "dee")):
+        assert "--delay" in judge([wrong_ones], None).sentences[0]  # Equal; or nobody knows why.
+    ours = judge([real("accel_streams", "ded")], None)
+    assert "1 runs ended with other parameters than the one in which" in ours.sentences[0]
+
+
+def test_a_real_device_costs_what_it_costs_unwatched() -> None:
+    figures = Figures.of(real("deepspeed", "ddd").runs, wall_s=9.0, start_s=2.0)
+    assert figures.cpu_us_per_operation is None
+
+
 def test_the_race_that_is_told_is_one_of_those_in_most_schedules() -> None:
     races = [
         {**race("a", 90), "schedules": ["fifo"]},
@@ -186,7 +216,6 @@ def test_a_short_demo_shows_it_all(tmp_path: Path) -> None:
 
 @pytest.mark.once
 @pytest.mark.timeout(200)
-@pytest.mark.once
 def test_one_rank_shows_nothing_and_says_what_it_takes(tmp_path: Path) -> None:
     result = demo(tmp_path, "--steps", "1", "--ranks", "1", "--schedules", "lifo")
     assert result.returncode == 1, result.stderr
@@ -195,10 +224,36 @@ def test_one_rank_shows_nothing_and_says_what_it_takes(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "accel-streams-demo/demo.json").read_text())["holds"] is False
 
 
+@pytest.mark.once
+@pytest.mark.timeout(300)
+def test_what_runs_on_a_real_device_is_watched_in_the_blocking_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The simulated device, looked at as a real one is.
+    monkeypatch.setenv("DS_ACCELERATOR", "accel_streams:cpu_fake")
+    script = Script(DEMO_SCRIPT, ("--steps", "2", "--two-producers", "--deterministic"))
+    with Runner(ranks=1, device=REAL_DEVICE, timeout_s=120, jobs=1, fresh=True) as runner:
+        (summary,) = compare(
+            runner, script, (DEEPSPEED,), free_runs(1), keep_records={"deepspeed": 100_000}
+        )
+        blocking, free = summary.runs
+        assert blocking.races
+        assert blocking.operations
+        assert not free.races
+        assert not free.operations
+        assert [path.name for path in write_trace_files(tmp_path, summary)] == [
+            "timeline.png",
+            "trace.perfetto.json",
+        ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--backend", "cuda"], "'cuda' is not supported yet"),
+        (["--backend", "mlu"], "'mlu' is not supported: the demo needs a device whose schedule"),
+        (["--backend", "cuda", "--schedules", "fifo"], "say how often to try with --runs"),
+        (["--runs", "2"], "choose them with --schedules"),
+        (["--delay", "1"], "choose them with --schedules"),
         (["--schedules", "fast"], "unknown schedule 'fast'; expected one of in-order"),
         (["--schedules", "fifo:1"], "takes no seed"),
         (["--variants", "ours"], "unknown variant 'ours'"),
@@ -216,6 +271,15 @@ def test_wrong_usage_ends_with_status_2(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_without_a_gpu_there_is_nothing_to_show_on_cuda(tmp_path: Path) -> None:
+    result = demo(tmp_path, "--backend", "cuda")
+    assert result.returncode == 1, result.stdout
+    assert "The backend 'cuda'" in result.stderr
+    assert "is not usable here" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_script_is_an_ordinary_one() -> None:
     text = Path(DEMO_SCRIPT).read_text()
     imports = [line.split()[1] for line in text.splitlines() if line.startswith(("import", "from"))]
@@ -225,7 +289,6 @@ def test_the_script_is_an_ordinary_one() -> None:
 
 @pytest.mark.once
 @pytest.mark.timeout(200)
-@pytest.mark.once
 def test_a_backward_of_the_demo_flushes_eight_buckets(tmp_path: Path) -> None:
     from accel_streams.races import load_trace
 

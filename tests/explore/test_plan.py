@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accel_streams import _settings
-from accel_streams.explore import IN_ORDER, Schedule, Script, plan_schedules, variants_named
+from accel_streams.explore import (
+    BLOCKING,
+    IN_ORDER,
+    Schedule,
+    Script,
+    free_runs,
+    plan_schedules,
+    variants_named,
+)
 from accel_streams.explore._plan import (
     DETERMINISTIC_SCHEDULES,
     SEEDED_SCHEDULES,
@@ -85,3 +93,15 @@ def test_a_script_is_a_file_or_a_module() -> None:
     for words in ([], ["-m"]):
         with pytest.raises(ValueError, match=r"script|module"):
             Script.parse(words)
+
+
+def test_a_real_device_runs_once_with_the_host_waiting_and_then_as_it_likes() -> None:
+    blocking, *others = free_runs(2)
+    assert blocking == BLOCKING
+    assert [str(each) for each in (blocking, *others)] == ["blocking", "free:1", "free:2"]
+    assert blocking.replay == "CUDA_LAUNCH_BLOCKING=1"
+    assert {each.replay for each in others} == {"CUDA_LAUNCH_BLOCKING=0"}
+    assert blocking.checked
+    assert not any(each.checked for each in others)
+    with pytest.raises(ValueError, match="unknown schedule 'blocking'"):
+        Schedule.parse("blocking")
