@@ -93,6 +93,12 @@ class Guard:
     def after_epilogue(self, optimizer: Any) -> None:
         """Note that the buffers have been freed."""
 
+    def before_accumulation(self, optimizer: Any) -> None:
+        """Prepare for all gradients being added up, and dropped, outside their hooks."""
+
+    def after_accumulation(self, optimizer: Any) -> None:
+        """Note that the gradients have been added up and dropped."""
+
     def before_step(self, optimizer: Any) -> None:
         """Prepare for the reduced gradients being used, and freed."""
 
@@ -206,14 +212,16 @@ class ZeroOrdering(Guard):
         self._writer = _Writer(stream, stream_id, key, outside, reduces_first)
         in_hook = _in_hook(optimizer)
         self._streams_known &= in_hook
+        if optimizer.overlap_comm and _versions.keeps_accumulators(optimizer):
+            accumulator = _versions.gradient_of(optimizer, param)
+            self._keep_gradients_alive([accumulator], optimizer.reduction_stream)
         if outside:
             return
         # The copy into the bucket takes the place of the gradient, whose memory is dropped then. In
         # a hook autograd keeps it until the hook's own stream is done with it, unless it is a sum
         # that an earlier backward began.
         if not in_hook or _versions.sums_up_gradients_of_several_backwards(optimizer):
-            gradient = optimizer.get_gradient_for_reduction(param)
-            self._keep_gradients_alive([gradient], stream)
+            self._keep_gradients_alive([_versions.gradient_of(optimizer, param)], stream)
         if not reduces_first:
             self._admit(optimizer, self._buckets.index(optimizer, key), self._writer)
 
@@ -268,6 +276,9 @@ class ZeroOrdering(Guard):
             outside = self._waiting_outside(optimizer, key)
             if outside:
                 tracker = self._gradients_outside(key)
+                if _versions.keeps_accumulators(optimizer):
+                    # A copy of it is reduced, and made here.
+                    tracker.before_read(*self._current_stream())
                 self._keep_gradients_alive(outside, consumer)
             else:
                 index = indices[key] = self._buckets.index(optimizer, key)
@@ -280,6 +291,10 @@ class ZeroOrdering(Guard):
 
     def after_reduction(self, optimizer: Any) -> None:
         reduction = self._note_reduction()
+        if _versions.keeps_accumulators(optimizer):
+            # Copies that were made and reduced are dropped now, and belong to this stream.
+            for tracker in reduction.reads:
+                tracker.before_write(*self._current_stream())
         if self._writer is not None and self._writer.reduces_first and not self._writer.outside:
             # Which buffer comes next is known for certain only now.
             self._admit_after_reduction(optimizer, self._writer, reduction)
@@ -321,7 +336,7 @@ class ZeroOrdering(Guard):
         if not optimizer.contiguous_gradients:
             return list(self._buckets.gradients(optimizer, key))
         param = self._buckets.oversized(optimizer, key)
-        return [] if param is None else [optimizer.get_gradient_for_reduction(param)]
+        return [] if param is None else [_versions.gradient_of(optimizer, param)]
 
     def _keep_gradients_alive(self, gradients: list[torch.Tensor | None], user: Stream) -> None:
         """Keep gradients, which belong to the stream that computed them, until ``user`` is done.
@@ -345,6 +360,11 @@ class ZeroOrdering(Guard):
         stream, stream_id = self._current_stream()
         self._partition.after_write(stream, stream_id)
         self._partition.after_read(stream, stream_id)
+
+    def before_accumulation(self, optimizer: Any) -> None:
+        self._streams_known = False  # Outside its hook nobody knows where a gradient comes from.
+        params = (param for group in optimizer.bit16_groups for param in group)
+        self._keep_gradients_alive([param.grad for param in params], self._current_stream()[0])
 
     def before_step(self, optimizer: Any) -> None:
         stream, stream_id = self._current_stream()
@@ -374,6 +394,8 @@ class ZeroOrdering(Guard):
         """
         if "partition: keep-alive" in self._skip or not self._is_shared_with(stream):
             return
+        if _versions.keeps_accumulators(optimizer):
+            self._keep_gradients_alive(_versions.accumulators(optimizer), stream)
         users = (*self._partition.users(), stream)
         if optimizer.overlap_comm and optimizer.contiguous_gradients:
             others = {self._backend.stream_id(user) for user in users}
@@ -445,6 +467,9 @@ class ZeroSynchronizing(Guard):
         self._backend.synchronize()
 
     def abandon_reduction(self, optimizer: Any) -> None:
+        self._backend.synchronize()
+
+    def after_accumulation(self, optimizer: Any) -> None:
         self._backend.synchronize()
 
     def after_step(self, optimizer: Any) -> None:

@@ -55,6 +55,9 @@ def _hook(module: ModuleType) -> None:
         name = _versions.find_seam(optimizer_class, seam)
         if name is not None:
             _wrap(optimizer_class, name, wrapper)
+    accumulate = _versions.find_seam(optimizer_class, _versions.ACCUMULATE)
+    if accumulate is not None and not _versions.hooks_accumulate(optimizer_class):
+        _wrap(optimizer_class, accumulate, _around_accumulation)
 
 
 def _refuse(package: Any, error: UnsupportedDeepSpeedError) -> None:
@@ -226,6 +229,18 @@ def _call(guards: tuple[Guard, ...], wrapped: _Wrapped, args: _Arguments, kwargs
         return wrapped(*args, **kwargs)
     finally:
         REGION.depth -= 1
+
+
+def _around_accumulation(
+    wrapped: _Wrapped, instance: Any, args: _Arguments, kwargs: _Keywords
+) -> Any:
+    guards = _guards_of(instance)
+    for guard in guards:
+        guard.before_accumulation(instance)
+    result = wrapped(*args, **kwargs)
+    for guard in guards:
+        guard.after_accumulation(instance)
+    return result
 
 
 def _around_step(wrapped: _Wrapped, instance: Any, args: _Arguments, kwargs: _Keywords) -> Any:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "ACCUMULATE",
     "ALLOCATE",
     "EPILOGUE",
     "OPTIMIZER",
@@ -37,11 +38,15 @@ __all__ = [
     "Buckets",
     "Key",
     "Seam",
+    "accumulators",
     "buckets_of",
     "find_seam",
     "fpdt_methods",
     "gathering_stream",
+    "gradient_of",
+    "hooks_accumulate",
     "installed_version",
+    "keeps_accumulators",
     "leaves_to_the_device",
     "missing_for_zero3",
     "parameters_of",
@@ -92,6 +97,9 @@ REDUCE = Seam(("reduce_ipg_grads",), ("comm_dtype",))
 EPILOGUE = Seam(("independent_gradient_partition_epilogue",), ())
 """Ends a backward: reduces what is left and frees the buffers."""
 
+ACCUMULATE = Seam(("fill_grad_accum_attribute",), ())
+"""Adds gradients up in another dtype, and drops them, on the stream that called the backward."""
+
 STEP = Seam(("step",))
 """Uses up the reduced gradients of this rank's partition and frees them."""
 
@@ -103,6 +111,11 @@ def find_seam(optimizer_class: type, seam: Seam) -> str | None:
         if callable(method) and _fits(method, seam):
             return name
     return None
+
+
+def hooks_accumulate(optimizer_class: type) -> bool:
+    """Return whether it is the hooks that do what ACCUMULATE did up to 0.16.5 for all gradients."""
+    return hasattr(optimizer_class, "_fill_param_grad_accum_attribute")
 
 
 def _fits(method: Any, seam: Seam) -> bool:
@@ -298,9 +311,37 @@ def buckets_of(optimizer: Any) -> Buckets:
 def waits_are_for_what_is_tracked(optimizer: Any) -> bool:
     """Return whether DeepSpeed's waits in a backward are for the buckets and the partition alone.
 
-    With ``cpu_offload`` they are also for copies to the host, and ZenFlow reduces temporary copies.
+    With ``cpu_offload`` they are also for copies to the host; ZenFlow, and ZeRO-1 with gradients
+    added up in another dtype, reduce temporary copies.
     """
-    return not getattr(optimizer, "cpu_offload", False) and not getattr(optimizer, "zenflow", False)
+    others = getattr(optimizer, "cpu_offload", False) or getattr(optimizer, "zenflow", False)
+    return not others and not keeps_accumulators(optimizer)
+
+
+def keeps_accumulators(optimizer: Any) -> bool:
+    """Return whether gradients are added up in tensors of another dtype than the parameters'.
+
+    ZeRO-1 does, with a ``grad_accum_dtype`` of its own: what is reduced are copies of them.
+    """
+    return bool(getattr(optimizer, "use_grad_accum_attribute", False))
+
+
+def gradient_of(optimizer: Any, param: Any) -> torch.Tensor | None:
+    """Return where the gradient of ``param`` is: its accumulator, if there are any.
+
+    Asking the optimizer for what is to be reduced would make a copy of the accumulator.
+    """
+    if keeps_accumulators(optimizer):
+        accumulator: torch.Tensor | None = param.grad_accum
+        return accumulator
+    gradient: torch.Tensor | None = optimizer.get_gradient_for_reduction(param)
+    return gradient
+
+
+def accumulators(optimizer: Any) -> list[torch.Tensor | None]:
+    """Return the tensors in which gradients are added up, of all parameters."""
+    params = (param for group in optimizer.bit16_groups for param in group)
+    return [getattr(param, "grad_accum", None) for param in params]
 
 
 def sums_up_gradients_of_several_backwards(optimizer: Any) -> bool:
@@ -329,7 +370,7 @@ def _reduced_gradients(optimizer: Any) -> Iterator[torch.Tensor]:
     if not optimizer.contiguous_gradients:
         for params in optimizer.params_in_partition:
             for param in params:
-                gradient = optimizer.get_gradient_for_reduction(param)
+                gradient = gradient_of(optimizer, param)
                 if gradient is not None:
                     yield gradient
 

@@ -62,16 +62,31 @@ class RankSpec:
     @property
     def result(self) -> Path:
         """Name the result file."""
-        return Path(self.folder) / f"rank{self.rank}.json"
+        return result_file(Path(self.folder), self.rank)
 
     @property
     def trace(self) -> Path:
         """Name the file for kept trace records."""
         return Path(self.folder) / f"rank{self.rank}.trace.jsonl"
 
+    def note_failure(self, status: int) -> None:
+        """Leave when and how this rank failed: before its peers fail for want of it."""
+        with atomic_text(failure_note(Path(self.folder), self.rank)) as file:
+            file.write(f"{status} {time.monotonic()}")
+
     def log(self, name: str) -> Path:
         """Name the file that takes ``stdout`` or ``stderr``."""
         return Path(self.folder) / f"rank{self.rank}.{name}"
+
+
+def result_file(folder: Path, rank: int) -> Path:
+    """Name the file for what a rank of a run has to report."""
+    return folder / f"rank{rank}.json"
+
+
+def failure_note(folder: Path, rank: int) -> Path:
+    """Name the file for a rank's exit status and when it failed, by the monotonic clock."""
+    return folder / f"rank{rank}.failed"
 
 
 def die_with_parent() -> None:
@@ -236,6 +251,9 @@ def run_to_exit(spec: RankSpec, device: Device) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
+        if status:
+            with contextlib.suppress(BaseException):
+                spec.note_failure(status)
         # Not sys.exit: torch's threads may still run and must not meet a finalised interpreter.
         with contextlib.suppress(BaseException):
             atexit._run_exitfuncs()

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ._child import RankSpec
+from ._child import RankSpec, failure_note, result_file
 from ._device import device_named
 from ._failures import ExploreError, RunFailedError, StartError, hung_stack, last_lines, told_status
 from ._plan import Run
@@ -33,6 +33,12 @@ FAKE_DEVICE = f"{__package__}._device:FakeDevice"
 # How long a rank that was asked to dump its stacks, or whose peer failed, gets to do so.
 _GRACE_S = 3.0
 
+# How long the other ranks get to end as well when one has failed, so that the first is blamed.
+_BLAME_S = 1.0
+# A process that is killed closes its connections, so that its peers fail, before its parent hears
+# of its end; and those say when they failed, which it can't.
+_UNHEARD_S = 0.5
+
 
 @dataclass(slots=True)
 class _Running:
@@ -44,6 +50,29 @@ class _Running:
     deadline: float
     alive: set[int]
     processes: dict[int, int] = field(default_factory=dict)
+    # By rank: the exit status, and when it was heard of.
+    ended: dict[int, tuple[int, float]] = field(default_factory=dict)
+
+    def note(self, rank: int, event: dict[str, Any]) -> None:
+        """Take in what a zygote has told of a rank."""
+        if event["event"] == "started":
+            self.processes[rank] = event["process"]
+        elif event["event"] == "exited":
+            self.alive.discard(rank)
+            self.ended[rank] = event["status"], event["time"]
+
+    def failure(self, rank: int) -> tuple[float, int] | None:
+        """Return when a rank failed, by the machine's monotonic clock, and its exit status.
+
+        None if it has not.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            status, time_s = failure_note(self.folder, rank).read_text().split()
+            return float(time_s), int(status)
+        if rank not in self.ended or result_file(self.folder, rank).exists():
+            return None
+        ended, heard_s = self.ended[rank]
+        return heard_s - _UNHEARD_S, ended
 
 
 class Runner:
@@ -240,12 +269,10 @@ class Runner:
             running = self._running.get(event["run"])
             if running is None:  # the last words of a run that was ended
                 continue
-            if event["event"] == "started":
-                running.processes[rank] = event["process"]
-            elif event["event"] == "exited":
-                running.alive.discard(rank)
+            running.note(rank, event)
+            if event["event"] == "exited":
                 if event["status"] != 0:
-                    self._fail_crashed(running, rank, event["status"])
+                    self._fail_crashed(running)
                 if not running.alive:
                     del self._running[running.index]
                     yield running.index, self._collect(running)
@@ -279,19 +306,23 @@ class Runner:
     def _collect(self, running: _Running) -> RunResult:
         ranks = []
         for rank in range(self.ranks):
-            path = running.folder / f"rank{rank}.json"
+            path = result_file(running.folder, rank)
             if not path.exists():
-                raise self._failure(
-                    running, rank, f"rank {rank} exited with status 0 before the script had ended"
-                )
+                raise self._failure(running, rank, _told_end(rank, 0))
             ranks.append(RankResult.load(path))
         return RunResult(running.run, tuple(ranks))
 
     # Failing
 
-    def _fail_crashed(self, running: _Running, rank: int, status: int) -> None:
+    def _fail_crashed(self, running: _Running) -> None:
+        """Blame the rank that failed first: the others fail because they have lost a peer."""
+        deadline = time.monotonic() + _BLAME_S
+        while running.alive and time.monotonic() < deadline:
+            self._note_events(deadline)
+        failures = {rank: running.failure(rank) for rank in range(self.ranks)}
+        (_, status), rank = min((told, rank) for rank, told in failures.items() if told)
         self._end(running, signal.SIGKILL)
-        raise self._failure(running, rank, f"rank {rank} {told_status(status)}")
+        raise self._failure(running, rank, _told_end(rank, status))
 
     def _fail_hung(self, running: _Running) -> None:
         hung = sorted(running.alive)
@@ -317,11 +348,14 @@ class Runner:
                 self._send(rank, {"command": "kill", "run": running.index, "signal": int(attempt)})
             deadline = time.monotonic() + _GRACE_S
             while running.alive and time.monotonic() < deadline:
-                for rank, event in self._receive(deadline):
-                    if event["event"] == "started" and event["run"] == running.index:
-                        running.processes[rank] = event["process"]
-                    elif event["event"] == "exited" and event["run"] == running.index:
-                        running.alive.discard(rank)
+                self._note_events(deadline)
+
+    def _note_events(self, deadline: float) -> None:
+        """Take in what comes next: of any run, as all of them are over."""
+        for rank, event in self._receive(deadline):
+            running = self._running.get(event["run"])
+            if running is not None:
+                running.note(rank, event)
 
     def _failure(
         self, running: _Running, rank: int, what: str, hint: str = "", stderr: str | None = None
@@ -375,6 +409,11 @@ class Runner:
             "DeepSpeed to be importable and must not be ended from outside."
             + (f" The last lines of its output:\n{stderr}" if stderr else "")
         )
+
+
+def _told_end(rank: int, status: int) -> str:
+    before = "" if status else " before the script had ended"
+    return f"rank {rank} {told_status(status)}{before}"
 
 
 def _cpus() -> int:

@@ -130,6 +130,11 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._pinned: dict[int, Block] = {}
 
     @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Have torch not wrap each call to keep its compiler out: no compiler runs under a mode."""
+        return False
+
+    @classmethod
     def ignore_compile_internals(cls) -> bool:
         """Have torch.compile run its functions eagerly: inside them nothing could be seen."""
         return False
@@ -248,14 +253,16 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         source: Any,
         state: ThreadState,
     ) -> None:
+        storages = self.storages
         for value in (result,) if isinstance(result, _TENSOR) else _flat(result):
             try:
-                block = self.storages.by_storage.get(id(value.untyped_storage()))
+                storage = value.untyped_storage()
             except (NotImplementedError, RuntimeError):
                 continue  # Sparse and wrapped tensors: those they consist of are seen.
+            block = storages.by_storage.get(id(storage))
             if block is None:
-                block = self.storages.allocated(
-                    value, stream, source, backward=state.node is not None
+                block = storages.allocated(
+                    storage, value.device, stream, source, state, backward=state.node is not None
                 )
                 if block is None:
                     continue

@@ -129,6 +129,26 @@ class Recorder:
                 for block in self._free.pop(stream, ()):
                     self.buffer.append(("reuse", next(self.numbers), thread, stream, block))
 
+    def allocate(
+        self, state: ThreadState, stream: StreamKey, block: int, nbytes: int, source: Source | None
+    ) -> None:
+        """Record that the calling thread has been given a block: `hand_out` and `emit` in one."""
+        dead, free, numbers = self.dead, self._free, self.numbers
+        thread = state.index
+        with self.lock:
+            while dead:
+                owner, gone = dead.popleft()
+                if owner is not None:
+                    self.buffer.append(("free", next(numbers), thread, owner, gone))
+                    if owner in free:
+                        free[owner].append(gone)
+                    else:
+                        free[owner] = [gone]
+            if stream in free:
+                for gone in free.pop(stream):
+                    self.buffer.append(("reuse", next(numbers), thread, stream, gone))
+            self.buffer.append(("alloc", next(numbers), thread, stream, block, nbytes, source))
+
     def launch(self, pending: Pending, stream: StreamKey) -> None:
         """Record an operation's launch."""
         self.emit("launch", stream, pending.name, tuple(pending.accesses), pending.source)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from accel_streams.races._recorder import Recorder
+from accel_streams.races._recorder import Recorder, ThreadState
 from accel_streams.races._records import READ, WRITE, Access, StreamKey
 from accel_streams.races._strides import access
 
@@ -91,17 +91,22 @@ class Storages:
         return index
 
     def allocated(
-        self, tensor: torch.Tensor, stream: StreamKey, source: Any, *, backward: bool
+        self,
+        storage: torch.UntypedStorage,
+        device: torch.device,
+        stream: StreamKey,
+        source: Any,
+        state: ThreadState,
+        *,
+        backward: bool,
     ) -> Block | None:
         """Return a new block, of the result of an operation, and record its allocation.
 
-        None if it is not on the device, or has no memory of its own.
+        ``state`` is the calling thread's. None if the storage is not on the device.
         """
-        try:
-            storage = tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):
-            return None
-        index = self.index_of(tensor.device)
+        index = self._indices.get(device)
+        if index is None:
+            index = self.index_of(device)
         if index < 0:
             return None
         block = self._new(storage, index)
@@ -109,8 +114,7 @@ class Storages:
             block.owner = stream
             if backward:
                 self._gradients[block.number] = stream
-            self._recorder.hand_out(stream)
-            self._recorder.emit("alloc", stream, block.number, block.nbytes, source)
+            self._recorder.allocate(state, stream, block.number, block.nbytes, source)
         return block
 
     def owner_of_gradient(self, number: int) -> StreamKey | None:
@@ -132,7 +136,8 @@ class Storages:
         if block is None or (block.pointer, block.nbytes) == _memory(storage):
             return
         self._forget(id(storage), block)
-        self.allocated(tensor, stream, source, backward=False)
+        state = self._recorder.state
+        self.allocated(storage, tensor.device, stream, source, state, backward=False)
 
     def _new(self, storage: torch.UntypedStorage, device: int) -> Block:
         pointer, nbytes = _memory(storage)

@@ -21,12 +21,12 @@ from packaging.version import Version
 
 from accel_streams.deepspeed import _ordering
 from accel_streams.explore import Run, Runner, RunResult, Schedule, Script, Variant
+from hook_streams import DEEPSPEED, ON_ONE_STREAM
 
 deepspeed = pytest.importorskip("deepspeed")
 if shutil.which("c++") is None:
     pytest.skip("the simulated device needs a C++ compiler", allow_module_level=True)
 
-DEEPSPEED = Version(deepspeed.__version__.strip())
 SCRIPT = str(Path(__file__).with_name("scripts") / "train_towers.py")
 REORDERING = ("fifo", "lifo", "lazy")
 
@@ -79,6 +79,9 @@ CONFIGURATIONS = [
     "--stage 1 --oversized --accumulate bf16 --micro-batches 2",
     "--stage 1 --no-overlap --accumulate bf16",
     "--stage 1 --no-overlap --scattered --autocast",
+    # Gradients are added up in another dtype than the parameters'.
+    "--stage 1 --float32 --oversized --accumulate bf16 --micro-batches 2",
+    "--stage 1 --float32 --no-overlap --scattered --accumulate bf16 --micro-batches 2",
 ]
 
 
@@ -200,13 +203,14 @@ def test_deepspeed_as_shipped_trains_something_else(train: Train, options: str) 
 
 def test_deepspeed_as_shipped_is_wrong_without_a_sign_of_it(train: Train) -> None:
     """No NaN, no skipped step: a loss that goes down, and other parameters."""
-    in_order, lifo = (train("", mode="off", schedule=name) for name in ("in-order", "lifo"))
-    assert in_order.digest != lifo.digest
-    assert (skipped(in_order), skipped(lifo)) == (0, 0)
+    in_order = train("", mode="off")
+    others = [train("", mode="off", schedule=schedule) for schedule in REORDERING]
+    assert skipped(in_order) == 0
+    assert any(other.digest != in_order.digest and not skipped(other) for other in others)
 
 
-# Since 0.19.3 float32 gradients have a tensor of their own.
-PARTITION = "averaged_gradients" if Version("0.19.3") <= DEEPSPEED else "grads_in_partition"
+# Later than 0.19.5 float32 gradients have a tensor of their own.
+PARTITION = "averaged_gradients" if Version("0.19.5") < DEEPSPEED else "grads_in_partition"
 
 # What each edge is needed for: options, what is reported without it, and where, and whether a
 # schedule then trains something else. (An allocation is a write that changes nothing, and two
@@ -252,6 +256,10 @@ def test_every_edge_is_tried() -> None:
 # Up to 0.18.2 a reduction takes all that waits for one. The hook that triggers it then writes, on
 # the same stream, what the next reduction takes: that waits for the write, and so for the former.
 IMPLIED = {"partition: release->write"} if Version("0.18.3") > DEEPSPEED else set[str]()
+if Version("0.17.2") > DEEPSPEED:
+    # The buffers are allocated before the backward, on the stream that calls it. The streams of the
+    # hooks come after that, and it after them in the end, by autograd's own waits.
+    IMPLIED |= {"bucket: allocation->write", "bucket: release->free"}
 
 
 @pytest.mark.parametrize("edge", EDGES)
@@ -281,6 +289,10 @@ class TestTwoRanks:
         assert (races(right), skipped(right)) == ([], 0)
         assert train_pair(options, schedule="lifo").digest == right.digest
         shipped = [train_pair(options, mode="off", schedule=s) for s in ("in-order", "lifo")]
+        if ON_ONE_STREAM:
+            # A gradient larger than a bucket is freed too early all the same (H6).
+            assert kinds(shipped[0]) <= {"use-after-free"}
+            return
         assert races(shipped[0])
         assert len({result.digest for result in shipped}) == 2
 
@@ -299,4 +311,4 @@ def test_a_nan_gradient_is_treated_the_same_by_every_schedule(train: Train) -> N
     assert races(in_order) == races(lifo) == []
     assert in_order.digest == lifo.digest
     # Earlier releases check float16 alone.
-    assert skipped(in_order) == skipped(lifo) == int(Version("0.19.8") <= DEEPSPEED)
+    assert skipped(in_order) == skipped(lifo) == int(Version("0.19.3") <= DEEPSPEED)

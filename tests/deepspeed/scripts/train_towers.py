@@ -2,18 +2,20 @@
 
 ``--producers sides``: each tower runs on a side stream of its own, so one process has two streams
 with gradient hooks. ``--producers user``: all on one user stream; with several processes the hooks
-of this rank's own parameters run on the stream of ``deepspeed.initialize`` nevertheless.
-``--producers one``: a single stream.
+of this rank's own parameters run on the stream of ``deepspeed.initialize`` nevertheless, up to
+0.16.5 all of them. ``--producers one``: a single stream.
 """
 
 from __future__ import annotations
 
 import argparse
 from contextlib import nullcontext
+from typing import Any
 
 import deepspeed
 import torch
 from deepspeed.accelerator import get_accelerator
+from packaging.version import Version
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--stage", type=int, default=2)
@@ -24,6 +26,7 @@ parser.add_argument("--oversized", action="store_true")
 parser.add_argument("--accumulate", default="fp32")
 parser.add_argument("--micro-batches", type=int, default=1)
 parser.add_argument("--autocast", action="store_true")
+parser.add_argument("--float32", action="store_true", help="in place of bfloat16")
 parser.add_argument("--producers", choices=("sides", "user", "one"), default="sides")
 parser.add_argument("--skip-edge")
 parser.add_argument("--steps", type=int, default=3)
@@ -39,6 +42,7 @@ if options.skip_edge:
     _ordering.skip_edges.add(options.skip_edge.replace("_", " "))
 
 WIDTH = 16
+KEEPS_NO_NODES = Version("0.16.6") <= Version(deepspeed.__version__)
 
 
 class Float32Linear(torch.nn.Linear):
@@ -83,11 +87,27 @@ def use_memory(streams: list[torch.Stream]) -> None:
                 torch.zeros(numel, device=get_accelerator().current_device_name())
 
 
+def hold_nodes(model: Towers, streams: list[torch.Stream]) -> list[Any]:
+    """Return the node of each parameter's gradient, made on its tower's stream: hooks run there.
+
+    Up to 0.16.5 DeepSpeed keeps the nodes that it finds, or else makes, when it is initialised. It
+    finds none of parameters in bfloat16: to save memory it makes them float32 for a moment.
+    """
+    nodes: list[Any] = []
+    for tower, stream in zip((model.first, model.second), streams, strict=True):
+        with get_accelerator().stream(stream):
+            for param in tower.parameters():
+                view: Any = param.view_as(param)
+                nodes.append(view.grad_fn.next_functions[0][0])
+    return nodes
+
+
 def main() -> None:
     deepspeed.init_distributed()
     rank = deepspeed.comm.get_rank()
     torch.manual_seed(0)
-    dtype = torch.float32 if options.autocast else torch.bfloat16
+    in_bf16 = KEEPS_NO_NODES and not options.autocast and not options.float32
+    dtype = torch.bfloat16 if in_bf16 else torch.float32
     model = Towers().to(dtype)
     config = {
         "train_micro_batch_size_per_gpu": 4,
@@ -108,11 +128,16 @@ def main() -> None:
         # A bucket for each of two dtypes.
         config["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
     else:
-        config["bf16"] = {"enabled": True}
+        config["bf16"] = {"enabled": in_bf16}
         config["data_types"] = {"grad_accum_dtype": options.accumulate}
+    accelerator = get_accelerator()
+    model.to(accelerator.current_device_name())
+    sides = [accelerator.Stream(), accelerator.Stream()]
+    nodes = hold_nodes(model, sides) if options.producers == "sides" else []
     engine, *_ = deepspeed.initialize(
         model=model, model_parameters=model.parameters(), config=config
     )
+    del nodes
     if options.producers == "sides":
         # Views that DeepSpeed makes keep the hooks of this rank's parameters on this stream.
         for param in model.parameters():
@@ -125,11 +150,9 @@ def main() -> None:
             param.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 lambda param: norms.append(param.grad.float().norm())
             )
-    accelerator = get_accelerator()
     outer = accelerator.current_stream()
     step_stream = outer if options.producers == "one" else accelerator.Stream()
     step_stream.wait_stream(outer)
-    sides = [accelerator.Stream(), accelerator.Stream()]
     apart = accelerator.Stream() if options.step_apart else step_stream
     with accelerator.stream(step_stream):
         streams = sides if options.producers == "sides" else [step_stream] * 2

@@ -1,6 +1,7 @@
 """An ordinary script without DeepSpeed, that can be told to misbehave on one rank."""
 
 import argparse
+import atexit
 import os
 import random
 import subprocess
@@ -36,6 +37,11 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
 for step in range(options.steps):
     if options.fail and rank == options.fail_rank and step == 1:
         if options.fail == "crash":
+            raise RuntimeError("the data of rank 1 is damaged")
+        elif options.fail == "slow":
+            # The peers lose their connection, and end, well before this process does.
+            atexit.register(time.sleep, 0.5)
+            atexit.register(dist.destroy_process_group)
             raise RuntimeError("the data of rank 1 is damaged")
         elif options.fail == "status":
             sys.exit(3)

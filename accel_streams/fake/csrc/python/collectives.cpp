@@ -130,6 +130,19 @@ class Communicator final : public c10d::Backend {
  public:
   Communicator(c10::intrusive_ptr<c10d::Backend> transport, int rank, int size, std::string label)
       : c10d::Backend(rank, size), transport_(std::move(transport)), label_(std::move(label)) {}
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  Communicator(Communicator&&) = delete;
+  Communicator& operator=(Communicator&&) = delete;
+
+  ~Communicator() override {
+    // The transport's end waits for its threads, and they for the interpreter's lock, when it falls to them to let
+    // go of a tensor.
+    if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
+      const py::gil_scoped_release no_gil;
+      transport_.reset();
+    }
+  }
 
   const std::string getBackendName() const override { return "fccl"; }
   bool supportsCoalescing() const /* new in 2.7 */ { return true; }
