@@ -143,6 +143,7 @@ def cuda() -> list[str]:
             f"{machine['deepspeed']}, commit {machine['commit']}.",
             *table(("setting", "as shipped", "with this package"), rows),
         ]
+    lines += demo()
     checked = load("check_cuda.json")
     results = [each["result"] for each in checked["properties"]]
     machine = checked["machine"]
@@ -172,6 +173,27 @@ def cuda() -> list[str]:
         "when nothing was watched.",
     ]
     return lines
+
+
+def demo() -> list[str]:
+    """Return the section on the demo."""
+    results = load("demo_cuda.json")
+    machine, shown = results["machine"], results["demo"]
+    shipped, ours = shown["variants"]
+    told = []
+    for variant, name in ((shipped, "as shipped"), (ours, "with this package")):
+        runs = len(variant["schedules"])
+        told.append(
+            f"{name} {variant['agreeing'] - 1} of {runs - 1} free runs ended like the one in "
+            f"which launches block, with {len(variant['races'])} races"
+        )
+    return [
+        "",
+        "### The demo",
+        "",
+        f"`{results['command']}` on {machine['gpus']} {machine['gpu']}, torch {shown['torch']}, "
+        f"DeepSpeed {shown['deepspeed']}, commit {results['commit']}: {'; '.join(told)}.",
+    ]
 
 
 def page() -> str:
