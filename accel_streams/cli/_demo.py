@@ -80,7 +80,7 @@ def demo(
     if DeepSpeed is shown wrong and accel_streams right, 1 if not, 2 for wrong usage.
 
     \b
-    Examples:
+    Example:
       accel-streams demo --output demo --schedules fifo,lifo,priority:3
       accel-streams demo --backend cuda --runs 5
     """  # noqa: D301  (click wants the backspace itself)
