@@ -259,6 +259,8 @@ def main() -> int:
         ordered = {each: known[each] for each in FIGURES if each in known}
         text = json.dumps({"schema": 1, "figures": ordered}, indent=1) + "\n"
         RESULTS.write_text(text, encoding="utf-8")
+        # The page goes with them: the tests, which may be measured next, compare the two.
+        subprocess.run([sys.executable, str(ROOT / "benchmarks" / "page.py")], check=True)
     for name in FIGURES:
         if name in known:
             row = known[name]

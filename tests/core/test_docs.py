@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,6 +25,7 @@ import pytest
 from accel_streams import _settings
 from accel_streams.cli import main
 from accel_streams.cli._commands import COMMANDS
+from ports import free_port
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -208,9 +208,6 @@ class TestVendorsBackend:
 
     def test_trains(self, nova: Path) -> None:
         pytest.importorskip("deepspeed")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         output = run(
             [sys.executable, str(TRAIN)],
             nova,
@@ -219,7 +216,7 @@ class TestVendorsBackend:
             LOCAL_RANK="0",
             WORLD_SIZE="1",
             MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=str(port),
+            MASTER_PORT=str(free_port()),
         )
         assert "trained on nova:0 rank 0 loss is finite True" in output
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ports import free_port
+
 SCRIPT = Path(__file__).parent / "scripts" / "train_plain.py"
 LAUNCHER = Path(sys.executable).with_name("deepspeed")
 ENVIRONMENT = {
@@ -33,7 +35,7 @@ def test_plain_python_is_the_only_rank() -> None:
 
 @pytest.mark.timeout(180)
 def test_the_launcher_starts_a_rank_for_each_device() -> None:
-    done = run([str(LAUNCHER), "--num_gpus", "2", str(SCRIPT)])
+    done = run([str(LAUNCHER), "--num_gpus", "2", "--master_port", str(free_port()), str(SCRIPT)])
     assert done.returncode == 0, done.stderr
     for rank in range(2):
         assert f"trained on fake:{rank} rank {rank} loss is finite True" in done.stdout

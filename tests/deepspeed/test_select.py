@@ -21,6 +21,7 @@ from accel_streams import (
 )
 from accel_streams.deepspeed import _seams, _select, install, on_real_accelerator
 from made_up_plugins import TORCH_NOVA
+from ports import free_port
 from torch_release import IMPORT_FIRST, needs_torch_entry_points
 
 Source = Callable[..., str]
@@ -316,7 +317,7 @@ class TestRealDeepSpeed:
             f"""
             import sys
             sys.argv = ["deepspeed", "--num_gpus", "2", "--no_local_rank",
-                        "--master_port", "{_free_port()}", {str(script)!r}]
+                        "--master_port", "{free_port()}", {str(script)!r}]
             from deepspeed.launcher.runner import main
             main()
             """,
@@ -325,12 +326,3 @@ class TestRealDeepSpeed:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stdout.count("sum 3.0 nova 0,1") == 2, done.stdout
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

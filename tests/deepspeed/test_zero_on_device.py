@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from packaging.version import Version
 from accel_streams.deepspeed import _ordering
 from accel_streams.explore import Run, Runner, RunResult, Schedule, Script, Variant
 from hook_streams import DEEPSPEED, ON_ONE_STREAM
+from ports import free_port
 
 deepspeed = pytest.importorskip("deepspeed")
 if shutil.which("c++") is None:
@@ -143,9 +143,7 @@ def test_the_host_waits_no_more_often_than_in_deepspeed(train: Train) -> None:
 def waits_of_the_host(mode: str, options: str) -> dict[str, int]:
     """Return how often the host waits for a device, a stream or an event in three steps."""
     script = Path(SCRIPT).with_name("host_waits.py")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     done = subprocess.run(
         [sys.executable, str(script), *options.split()],
         env=os.environ | address | {"ACCEL_STREAMS_ZERO": mode},

@@ -26,6 +26,7 @@ from accel_streams.explore import (
     Variant,
 )
 from accel_streams.fake import SCHEDULES
+from ports import free_port
 from stand_in_device import ENVIRONMENT
 
 deepspeed = pytest.importorskip("deepspeed")
@@ -139,7 +140,7 @@ def test_the_launcher_starts_a_rank_for_each_device(choice: str) -> None:
     launcher = Path(sys.executable).with_name("deepspeed")
     script = Path(SCRIPT).with_name("train_plain.py")
     done = subprocess.run(
-        [str(launcher), "--num_gpus", "2", str(script)],
+        [str(launcher), "--num_gpus", "2", "--master_port", str(free_port()), str(script)],
         env=os.environ | ENVIRONMENT | {"DS_ACCELERATOR": choice},
         capture_output=True,
         text=True,

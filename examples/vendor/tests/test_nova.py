@@ -5,6 +5,7 @@ Run it in an environment where the package is installed: ``pytest examples/vendo
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,13 @@ def run(*words: str, **variables: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def free_port() -> str:
+    """Return a port for the ranks to meet at that nobody else uses, as tests may run at once."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
 
 
 def test_the_backend_is_short() -> None:
@@ -43,6 +51,8 @@ def test_zero2_trains_under_the_launcher() -> None:
         *words,
         "--num_gpus",
         "2",
+        "--master_port",
+        free_port(),
         str(HERE / "train.py"),
         DS_ACCELERATOR="nova",
         OMP_NUM_THREADS="1",
