@@ -57,7 +57,7 @@ def _hook(module: ModuleType) -> None:
             _wrap(optimizer_class, name, wrapper)
     accumulate = _versions.find_seam(optimizer_class, _versions.ACCUMULATE)
     if accumulate is not None and not _versions.hooks_accumulate(optimizer_class):
-        _wrap(optimizer_class, accumulate, _around_accumulation)
+        _wrap(optimizer_class, accumulate, _telling_of("accumulation"))
 
 
 def _refuse(package: Any, error: UnsupportedDeepSpeedError) -> None:
@@ -165,16 +165,19 @@ class _Labelling(_labels.Labels, Guard):
 # -- the wrappers ---------------------------------------------------------------------------
 
 
-def _around_allocation(
-    wrapped: _Wrapped, instance: Any, args: _Arguments, kwargs: _Keywords
-) -> Any:
-    guards = _guards_of(instance)
-    for guard in guards:
-        guard.before_allocation(instance)
-    result = wrapped(*args, **kwargs)
-    for guard in guards:
-        guard.after_allocation(instance)
-    return result
+def _telling_of(what: str) -> Callable[..., Any]:
+    """Return a wrapper that tells the guards before and after ``what``."""
+
+    def around(wrapped: _Wrapped, instance: Any, args: _Arguments, kwargs: _Keywords) -> Any:
+        guards = _guards_of(instance)
+        for guard in guards:
+            getattr(guard, f"before_{what}")(instance)
+        result = wrapped(*args, **kwargs)
+        for guard in guards:
+            getattr(guard, f"after_{what}")(instance)
+        return result
+
+    return around
 
 
 def _around_write(wrapped: _Wrapped, instance: Any, args: _Arguments, kwargs: _Keywords) -> Any:
@@ -231,34 +234,12 @@ def _call(guards: tuple[Guard, ...], wrapped: _Wrapped, args: _Arguments, kwargs
         REGION.depth -= 1
 
 
-def _around_accumulation(
-    wrapped: _Wrapped, instance: Any, args: _Arguments, kwargs: _Keywords
-) -> Any:
-    guards = _guards_of(instance)
-    for guard in guards:
-        guard.before_accumulation(instance)
-    result = wrapped(*args, **kwargs)
-    for guard in guards:
-        guard.after_accumulation(instance)
-    return result
-
-
-def _around_step(wrapped: _Wrapped, instance: Any, args: _Arguments, kwargs: _Keywords) -> Any:
-    guards = _guards_of(instance)
-    for guard in guards:
-        guard.before_step(instance)
-    result = wrapped(*args, **kwargs)
-    for guard in guards:
-        guard.after_step(instance)
-    return result
-
-
 _WRAPPERS: dict[Seam, Callable[..., Any]] = {
-    _versions.ALLOCATE: _around_allocation,
+    _versions.ALLOCATE: _telling_of("allocation"),
     _versions.WRITE: _around_write,
     _versions.REDUCE: _around_reduction,
     _versions.EPILOGUE: _around_epilogue,
-    _versions.STEP: _around_step,
+    _versions.STEP: _telling_of("step"),
 }
 
 # Without these two, not even waiting for the whole device would be right.

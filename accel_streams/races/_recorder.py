@@ -110,11 +110,20 @@ class Recorder:
             return
         thread = self.state.index
         with self.lock:
-            while dead:
-                stream, block = dead.popleft()
-                if stream is not None:
-                    self.buffer.append(("free", next(self.numbers), thread, stream, block))
-                    self._free.setdefault(stream, []).append(block)
+            self._note_frees(thread)
+
+    def _note_frees(self, thread: int) -> None:
+        # Under the lock.
+        while self.dead:
+            stream, block = self.dead.popleft()
+            if stream is not None:
+                self.buffer.append(("free", next(self.numbers), thread, stream, block))
+                self._free.setdefault(stream, []).append(block)
+
+    def _note_reuse(self, thread: int, stream: StreamKey) -> None:
+        # Under the lock.
+        for block in self._free.pop(stream, ()):
+            self.buffer.append(("reuse", next(self.numbers), thread, stream, block))
 
     def hand_out(self, stream: StreamKey) -> None:
         """Record that memory is allocated on a stream: what is free there may be used for it.
@@ -126,28 +135,20 @@ class Recorder:
         if stream in self._free:
             thread = self.state.index
             with self.lock:
-                for block in self._free.pop(stream, ()):
-                    self.buffer.append(("reuse", next(self.numbers), thread, stream, block))
+                self._note_reuse(thread, stream)
 
     def allocate(
         self, state: ThreadState, stream: StreamKey, block: int, nbytes: int, source: Source | None
     ) -> None:
         """Record that the calling thread has been given a block: `hand_out` and `emit` in one."""
-        dead, free, numbers = self.dead, self._free, self.numbers
         thread = state.index
         with self.lock:
-            while dead:
-                owner, gone = dead.popleft()
-                if owner is not None:
-                    self.buffer.append(("free", next(numbers), thread, owner, gone))
-                    if owner in free:
-                        free[owner].append(gone)
-                    else:
-                        free[owner] = [gone]
-            if stream in free:
-                for gone in free.pop(stream):
-                    self.buffer.append(("reuse", next(numbers), thread, stream, gone))
-            self.buffer.append(("alloc", next(numbers), thread, stream, block, nbytes, source))
+            if self.dead:
+                self._note_frees(thread)
+            if stream in self._free:
+                self._note_reuse(thread, stream)
+            seq = next(self.numbers)
+            self.buffer.append(("alloc", seq, thread, stream, block, nbytes, source))
 
     def launch(self, pending: Pending, stream: StreamKey) -> None:
         """Record an operation's launch."""
